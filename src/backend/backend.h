@@ -54,13 +54,6 @@ uint32_t rl_stage_width(const rl_hparams *hp, rl_stage s);
 typedef rl_status (*rl_tap_fn)(void *ctx, rl_stage stage, uint32_t layer, uint32_t row0, uint32_t n_rows, uint32_t width,
                                float *data);
 
-typedef enum rl_precision {
-    RL_PRECISION_EXACT, /* float32 activations, float32 accumulation in at least four partial sums */
-    RL_PRECISION_FAST   /* int8 activations per block with float32 scales and sums */
-} rl_precision;
-
-typedef enum rl_kv_type { RL_KV_F32, RL_KV_F16 } rl_kv_type;
-
 typedef struct rl_backend_options {
     rl_precision precision;
     rl_kv_type kv;

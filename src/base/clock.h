@@ -1,10 +1,9 @@
-/* base/clock: monotonic time. */
+/* base/clock: monotonic time. rl_now (seconds) is public: redlite.h. */
 #ifndef RL_BASE_CLOCK_H
 #define RL_BASE_CLOCK_H
 
-#include <stdint.h>
+#include "redlite.h"
 
-double rl_now(void); /* seconds since an arbitrary start */
 uint64_t rl_now_ns(void);
 
 #endif

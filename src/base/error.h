@@ -20,10 +20,6 @@ rl_status rl_fail_errno(rl_error *err, rl_status status, int errnum, const char 
 /* Puts "prefix: " in front of the text already in err (context from an outer layer); returns err's status. */
 rl_status rl_error_prefix(rl_error *err, const char *fmt, ...) RL_PRINTF(2, 3);
 
-/* Copies n bytes of untrusted text into out (size cap, always terminated) with control characters, invalid UTF-8 and quotes
- * written as \xNN; longer texts end in "...". Returns out. Use it for every name from a file in a message. */
-const char *rl_escape(char *out, size_t cap, const char *text, size_t n);
-
-const char *rl_status_name(rl_status status);
+/* rl_escape (for every name from a file in a message) and rl_status_name are public: redlite.h. */
 
 #endif

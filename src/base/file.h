@@ -30,16 +30,6 @@ void rl_mapping_advise(const rl_mapping *m, uint64_t offset, uint64_t bytes, rl_
 /* Reads exactly n bytes at `offset`; a file that ends early is RL_ERR_IO with the numbers. `name` is for the message. */
 rl_status rl_pread_all(int fd, void *buf, size_t n, uint64_t offset, const char *name, rl_error *err);
 
-/* Reads a whole file or, with path "-", standard input, up to `limit` bytes (more is RL_ERR_LIMIT). *data is NUL-terminated for
- * convenience (not counted in *size); free() it. */
-rl_status rl_read_file(const char *path, size_t limit, char **data, size_t *size, rl_error *err);
-
-/* An output file that appears only when complete: written to a temporary neighbour, fsynced and renamed by commit. */
-typedef struct rl_out_file rl_out_file;
-rl_status rl_out_open(const char *path, rl_out_file **out, rl_error *err);
-rl_status rl_out_write(rl_out_file *f, const void *data, size_t n, rl_error *err); /* buffered */
-uint64_t rl_out_position(const rl_out_file *f);
-rl_status rl_out_commit(rl_out_file *f, rl_error *err); /* frees f in every case */
-void rl_out_abort(rl_out_file *f);                      /* removes the temporary; NULL is fine */
+/* rl_read_file and the atomic output file (rl_out_*) are public: redlite.h. */
 
 #endif

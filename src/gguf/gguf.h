@@ -88,11 +88,7 @@ typedef enum rl_gguf_kind {
     RL_GGUF_F64
 } rl_gguf_kind;
 
-/* A string inside the mapping: bytes and length, no terminator, any content. */
-typedef struct rl_slice {
-    const char *data;
-    size_t size;
-} rl_slice;
+/* Strings are handed out as rl_slice (redlite.h): bytes inside the mapping, no terminator, any content. */
 
 typedef struct rl_gguf rl_gguf;
 typedef struct rl_gguf_value rl_gguf_value; /* one metadata value, owned by the rl_gguf */
