@@ -10,6 +10,10 @@
 #define RL_MAX_LAYERS       512
 #define RL_MAX_EXPERTS      4096
 #define RL_MAX_EXPERTS_USED 64
+#define RL_MAX_HEAD_DIM     1024 /* D, a multiple of 16 */
+#define RL_MAX_STATE        512  /* S, a multiple of 16 */
+#define RL_MAX_CONV         16   /* W, at least 2 */
+/* Every matrix has a multiple of 32 columns. */
 
 /* Names as in docs/model.md, letters of the formulas in brackets. */
 typedef struct rl_hparams {
@@ -39,8 +43,9 @@ typedef struct rl_matrix {
     rl_type type;
     uint32_t cols, rows, n;
     uint64_t row_bytes, matrix_bytes; /* of one row; from one of the n matrices to the next */
-    const uint8_t *data;              /* in the mapping */
-    const rl_gguf_tensor *tensor;     /* where it came from: name, file, offset (data - tensor->data inside it) */
+    const uint8_t *data;              /* in the mapping, or the model's own memory when `copied` */
+    const rl_gguf_tensor *tensor; /* where it came from: name, file, offset (data - tensor->data inside it, unless copied) */
+    bool copied;                  /* rows re-ordered on load (never the experts) */
 } rl_matrix;
 
 /* Small float tensors (norms, conv, decay): always F32 in memory, converted once if the file has F16/BF16. */
@@ -54,10 +59,9 @@ typedef struct rl_layer {
     /* attention */
     rl_matrix q, k, v, o; /* q rows: per head D query rows, then D gate rows */
     rl_vector q_norm, k_norm;
-    /* DeltaNet. Legacy ssm_in files are presented in the split form (see ssm_in below). */
-    rl_matrix qkv, gate, ba, out;
-    rl_matrix ssm_in; /* legacy: rows grouped per key head (S q, S k, r*S v, r*S z); then qkv and gate are absent */
-    rl_vector conv, dt_bias, a, ssm_norm;
+    /* DeltaNet. Files that fuse qkv and gate into ssm_in are presented in this form too. */
+    rl_matrix qkv, gate, ba, out; /* qkv rows: q heads, k heads, v heads; ba rows per key head: r betas, then r alphas */
+    rl_vector conv, dt_bias, a, ssm_norm; /* conv: per channel W numbers, the current token's last */
     /* MoE */
     rl_matrix router;                        /* F32, F16 or BF16 */
     rl_matrix gate_exps, up_exps, down_exps; /* n = n_expert */
