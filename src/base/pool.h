@@ -27,7 +27,8 @@ void rl_pool_run(rl_pool *pool, rl_pool_fn fn, void *ctx);
 void rl_pool_barrier(rl_pool *pool);
 
 /* Members take ranges [*begin, *end) of at most `grain` from a shared counter until it reaches n. Reset the counter (to 0) by
- * one member before a barrier that precedes its use. Returns false when nothing is left. */
+ * one member before a barrier that precedes its use. Returns false when nothing is left. grain >= 1, and
+ * n + RL_POOL_MAX * grain must fit in 32 bits: members that come late push the counter beyond n. */
 bool rl_pool_next(atomic_uint *counter, uint32_t n, uint32_t grain, uint32_t *begin, uint32_t *end);
 
 /* Static split of [0, n) into contiguous parts that are multiples of `unit` (but the last): the part of `member` of `size`. */
