@@ -109,17 +109,18 @@ uint64_t rl_gguf_total_bytes(const rl_gguf *g); /* of all parts */
 
 uint32_t rl_gguf_n_tensors(const rl_gguf *g);
 const rl_gguf_tensor *rl_gguf_tensor_at(const rl_gguf *g, uint32_t i);
-const rl_gguf_tensor *rl_gguf_find_tensor(const rl_gguf *g, const char *name); /* NULL when absent; hashed */
+const rl_gguf_tensor *rl_gguf_find_tensor(const rl_gguf *g, const char *name); /* NULL when absent */
 
 uint32_t rl_gguf_n_keys(const rl_gguf *g);
 rl_slice rl_gguf_key_at(const rl_gguf *g, uint32_t i);
 const rl_gguf_value *rl_gguf_value_at(const rl_gguf *g, uint32_t i);
-const rl_gguf_value *rl_gguf_find(const rl_gguf *g, const char *key); /* NULL when absent; hashed */
+const rl_gguf_value *rl_gguf_find(const rl_gguf *g, const char *key); /* NULL when absent */
 
 rl_gguf_kind rl_gguf_value_kind(const rl_gguf_value *v);
 
-/* Typed lookups. Any integer width is taken when the value fits. *found (may be NULL) tells absence from presence; an absent
- * key leaves *out alone and is RL_OK; a key of the wrong type is RL_ERR_FORMAT naming file, key, what was found and expected.
+/* Typed lookups. Any integer width is taken when the value fits, either float width when the value is finite. *found (may be
+ * NULL) tells absence from presence; an absent key leaves *out alone and is RL_OK; a key of the wrong type is RL_ERR_FORMAT
+ * naming file, key, what was found and expected.
  */
 rl_status rl_gguf_get_u32(const rl_gguf *g, const char *key, uint32_t *out, bool *found, rl_error *err);
 rl_status rl_gguf_get_u64(const rl_gguf *g, const char *key, uint64_t *out, bool *found, rl_error *err);
@@ -135,10 +136,14 @@ typedef struct rl_gguf_array {
     uint64_t bytes;      /* of all elements */
 } rl_gguf_array;
 rl_status rl_gguf_get_array(const rl_gguf *g, const char *key, rl_gguf_array *out, bool *found, rl_error *err);
-/* Element i of an array of integers or bools, sign-extended; the caller has checked kind and i. */
+/* Any value as an array: a scalar is an array of one. */
+void rl_gguf_value_view(const rl_gguf_value *v, rl_gguf_array *out);
+/* Element i of an array of integers or bools, sign-extended (u64 above INT64_MAX gives that); the caller has checked kind and
+ * i.
+ */
 int64_t rl_gguf_array_int(const rl_gguf_array *a, uint64_t i);
 double rl_gguf_array_float(const rl_gguf_array *a, uint64_t i);
-/* *cursor starts at 0; returns false at the end. */
+/* For arrays of strings. *cursor starts at 0; returns false at the end. */
 bool rl_gguf_array_next_string(const rl_gguf_array *a, uint64_t *cursor, rl_slice *out);
 
 /* Writer: keys first, then tensors declared in order, then their data in the same order. Version 3, alignment 32, padded as the
