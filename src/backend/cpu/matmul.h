@@ -3,9 +3,10 @@
  * One interface for decode (one row) and prefill (many): y[t][r] = sum_c W[r][c] * x[t][c]. The caller splits the output rows
  * among threads; a call computes its range alone. Two precisions (backend.h): exact  float32 weights times float32 activations
  * in a fixed order of summation that depends on the column count only: the same bits for any number of activation rows, any
- * split of rows among threads, and any instruction set with fused multiply-add. fast   int8 activations. Integer sums are
- * exact; the order of the float sums is fixed per kernel. A matrix is used in the file's own layout (mapped) or re-encoded when
- * opened (same values, cheaper to decode). */
+ * split of rows among threads, and any instruction set with fused multiply-add. fast   int8 activations: integer sums are
+ * exact and the order of the float sums is fixed too (kern.h), so here as well all layouts, instruction sets and row counts
+ * give the same bits. A matrix is used in the file's own layout (mapped) or re-encoded when opened (same values, cheaper to
+ * decode). */
 #ifndef RL_CPU_MATMUL_H
 #define RL_CPU_MATMUL_H
 
@@ -37,8 +38,8 @@ rl_status rl_mm_matrix_init(const rl_mm *mm, const rl_matrix *src, bool repack, 
 void rl_mm_matrix_free(rl_mm_matrix *m);
 
 /* Activation rows prepared for products with any matrix of `cols` columns. Memory is the caller's: rl_mm_act_bytes(…, n).
- * Several threads may prepare disjoint row ranges. In exact precision this keeps a pointer to x (which must stay valid) and
- * copies nothing. */
+ * Several threads may prepare disjoint row ranges. x must stay valid: exact precision reads nothing else, and fast precision
+ * reads it for plain weight types, which are always multiplied as floats. */
 typedef struct rl_mm_act {
     const float *x; /* n rows of cols floats, `stride` floats apart */
     size_t stride;

@@ -1,0 +1,114 @@
+/* backend/cpu/kern: the steps of a matrix product, and the table of their implementations for one instruction set.
+ *
+ * All products go through one shape, the tile: 16 rows by 256 columns of weights. A tile is built from 16 rows of blocks once
+ * and multiplied with every activation row; what differs between types is building alone, and what differs between instruction
+ * sets is speed alone. The arithmetic is defined here, and every implementation gives the same bits:
+ *
+ *   quantise  per 256 columns (per 32 where cols is no multiple of 256): x is the element of largest magnitude, the first of
+ *             several; inverse = -127 / x; code = round(inverse * value), halves to even, at most 127; d = 1 / inverse.
+ *             Blocks too small for the inverse to be finite become zero; a block with NaN or infinity has d = NaN, codes 0.
+ *   fast      super-block types: I = sum s c a and M = sum m B over the 256 columns, exact 32-bit integers; then
+ *             y = fma(I, d_w * d_a, y) and, with offsets, y = fma(M, dm_w * d_a, y), from the first block to the last.
+ *             32-weight types: the same per 32 columns with I = sum c a.
+ *   exact     per 256 columns four partial sums p[c mod 4] = fma(w, x, p[c mod 4]) in the order of columns from 0; then
+ *             y = y + ((p0 + p1) + (p2 + p3)).
+ *   other     types (plain ones and those without an integer form here) are multiplied as in exact, in both precisions. */
+#ifndef RL_CPU_KERN_H
+#define RL_CPU_KERN_H
+
+#include "backend/cpu/matmul.h"
+#include "quant/quant.h"
+
+#define RL_TILE_COLS 256
+#define RL_TILE_ROWS RL_MM_ROWS
+
+/* Activation rows multiplied with a tile before the next tile is built. */
+#define RL_TILE_ACTS 512
+
+typedef enum rl_kclass {
+    RL_KCLASS_FLOAT, /* multiplied as floats */
+    RL_KCLASS_SUPER, /* 256 weights, a float scale, integer scales per group of 16 or 32 */
+    RL_KCLASS_32     /* 32 weights and one float scale */
+} rl_kclass;
+
+/* How the tile of a type looks. `bias` is added to the codes so that they are unsigned bytes; the kernels take it off again
+ * through sums of the activations. It depends on the instruction set. */
+typedef struct rl_ktype {
+    rl_kclass kclass;
+    uint8_t group; /* columns that share an integer scale */
+    bool offsets;
+    uint8_t bias;
+} rl_ktype;
+
+/* q holds, per four columns, four bytes of each of the 16 rows: a vector of 32-bit lanes has one row per lane. s and m are
+ * [group][row]. sx and mx are forms of s and m that an instruction set prefers; the portable code does not use them. */
+typedef struct rl_tile {
+    _Alignas(64) uint8_t q[RL_TILE_COLS / 4][RL_TILE_ROWS][4];
+    _Alignas(64) int32_t sx[16][RL_TILE_ROWS];
+    _Alignas(64) int16_t mx[8][RL_TILE_ROWS][2];
+    _Alignas(64) float d[8][RL_TILE_ROWS]; /* super-blocks use d[0], 32-weight types one per block */
+    _Alignas(64) float dm[RL_TILE_ROWS];   /* factor of the offsets */
+    _Alignas(64) int8_t s[16][RL_TILE_ROWS];
+    _Alignas(64) uint8_t m[16][RL_TILE_ROWS];
+} rl_tile;
+
+/* Where the parts of a quantised activation row lie, in bytes from its start. codes: int8 per column. d: float per 32 columns.
+ * sum16, sum32: int16 sums of the codes per 16 and 32 columns. neg16, neg32: int32, the same sums times -128. */
+typedef struct rl_act_layout {
+    uint32_t d, sum16, sum32, neg16, neg32, stride;
+} rl_act_layout;
+
+static inline rl_act_layout rl_act_layout_of(uint32_t cols)
+{
+    rl_act_layout l;
+    uint32_t at = (cols + 63) & ~63u;
+    l.neg16 = at, at += cols / 16 * 4;
+    l.neg32 = at, at += cols / 32 * 4;
+    l.d = at, at += cols / 32 * 4;
+    l.sum16 = at, at += cols / 16 * 2;
+    l.sum32 = at, at += cols / 32 * 2;
+    l.stride = (at + 63) & ~63u;
+    return l;
+}
+
+/* Columns that share an activation scale. */
+static inline uint32_t rl_act_group(uint32_t cols)
+{
+    return cols % 256 == 0 ? 256 : 32;
+}
+
+typedef struct rl_kern rl_kern;
+struct rl_kern {
+    rl_isa isa;
+    const rl_ktype *types; /* [RL_TYPE_END] */
+
+    /* One activation row. cols is a multiple of 32. */
+    void (*quantize)(const float *x, uint32_t cols, uint8_t *row);
+
+    /* Integer tile of n_cols columns from the 16 rows' blocks. Entries beyond n_cols are left alone. build[type] NULL: by
+     * rl_tile_build_portable, followed by `finish`, which applies the bias and fills sx and mx. */
+    void (*build[RL_TYPE_END])(const uint8_t *const *rows, uint32_t n_cols, rl_tile *t);
+    void (*finish)(const rl_ktype *k, uint32_t n_cols, rl_tile *t);
+
+    /* Adds the product of a tile with activation rows: acc[i][row] for the rows act[i], i < n. `block` is the number of the
+     * tile along the columns. */
+    void (*fast)(const rl_ktype *k, const rl_tile *t, const rl_act_layout *l, const uint8_t *const *act, uint32_t n,
+                 uint32_t block, uint32_t n_cols, float *acc);
+
+    /* Float tile w[column][row] from an integer tile, or from 16 rows of floats [row][RL_TILE_COLS]. */
+    void (*expand)(const rl_ktype *k, const rl_tile *t, uint32_t n_cols, float *w);
+    void (*transpose)(const float *rows, uint32_t n_cols, float *w);
+
+    /* Adds the product of a float tile with x[i][0 .. n_cols): acc[i][row]. */
+    void (*exact)(const float *w, const float *const *x, uint32_t n, uint32_t n_cols, float *acc);
+};
+
+extern const rl_kern rl_kern_scalar;
+
+/* The table for an instruction set, the portable one where it has none of its own. */
+const rl_kern *rl_mm_kern(rl_isa isa);
+
+/* Codes without bias into q (as int8), s, m, d and dm. */
+void rl_tile_build_portable(rl_type type, const rl_ktype *k, const uint8_t *const *rows, uint32_t n_cols, rl_tile *t);
+
+#endif
