@@ -1,0 +1,255 @@
+/* engine/engine: opening a model for a backend, and what can be asked about it. */
+#include "engine/engine.h"
+#include "base/cpu.h"
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_BATCH 2048
+
+const char *rl_version(void)
+{
+    return REDLITE_VERSION;
+}
+
+const char *rl_build_info(void)
+{
+    static const char text[] = "Red Lite " REDLITE_VERSION
+#if defined(__clang__)
+                               ", clang " __clang_version__
+#elif defined(__GNUC__)
+                               ", gcc " __VERSION__
+#endif
+#if defined(__x86_64__)
+                               ", x86-64";
+#elif defined(__aarch64__)
+                               ", AArch64";
+#else
+                               "";
+#endif
+    return text;
+}
+
+const char *rl_precision_name(rl_precision p)
+{
+    return p == RL_PRECISION_EXACT ? "exact" : "fast";
+}
+
+const char *rl_kv_name(rl_kv_type kv)
+{
+    return kv == RL_KV_F16 ? "f16" : "f32";
+}
+
+const char *const *rl_backend_names(void)
+{
+    enum { MAX = 16 };
+    static const char *names[MAX + 1]; /* the same pointers every time, so a race writes equal values */
+    const rl_backend_ops *const *list = rl_backend_list();
+    for (size_t i = 0; i < MAX && list[i]; i++) names[i] = list[i]->name;
+    return names;
+}
+
+rl_status rl_engine_load_tokenizer(const rl_gguf *g, rl_tokenizer **out, rl_error *err)
+{
+    *out = NULL;
+    if (!rl_gguf_find(g, "tokenizer.ggml.tokens")) return RL_OK;
+    return rl_tokenizer_create(g, out, err);
+}
+
+rl_status rl_tokenizer_open(const char *model_path, rl_tokenizer **out, rl_error *err)
+{
+    if (!model_path || !out) return rl_fail(err, RL_ERR_ARGUMENT, "no model file was named");
+    rl_gguf *g = NULL;
+    rl_status st = rl_gguf_open(model_path, &g, err);
+    if (st != RL_OK) return st;
+    rl_tokenizer *t = NULL;
+    st = rl_engine_load_tokenizer(g, &t, err);
+    rl_gguf_close(g);
+    if (st != RL_OK) return st;
+    if (!t) return rl_fail(err, RL_ERR_UNSUPPORTED, "%s: the file has no vocabulary (tokenizer.ggml.tokens)", model_path);
+    *out = t;
+    return RL_OK;
+}
+
+void rl_engine_options_init(rl_engine_options *o)
+{
+    *o = (rl_engine_options){.backend = "auto",
+                             .isa = "auto",
+                             .precision = RL_PRECISION_FAST,
+                             .kv = RL_KV_F32,
+                             .context = RL_DEFAULT_CONTEXT};
+}
+
+static rl_status check_options(const rl_engine_options *o, rl_error *err)
+{
+    if (!o->model || !*o->model) return rl_fail(err, RL_ERR_ARGUMENT, "no model file was named");
+    if (o->threads < 0 || o->threads > RL_MAX_THREADS)
+        return rl_fail(err, RL_ERR_ARGUMENT, "threads is %d; expected 0 (automatic) to %d", o->threads, RL_MAX_THREADS);
+    if (o->context < 1 || o->context > RL_MAX_CONTEXT)
+        return rl_fail(err, RL_ERR_ARGUMENT, "context is %u; expected 1 to %u", o->context, RL_MAX_CONTEXT);
+    if (o->batch > RL_MAX_BATCH)
+        return rl_fail(err, RL_ERR_ARGUMENT, "batch is %u; expected 0 (automatic) to %d", o->batch, RL_MAX_BATCH);
+    if (o->precision != RL_PRECISION_EXACT && o->precision != RL_PRECISION_FAST)
+        return rl_fail(err, RL_ERR_ARGUMENT, "precision is %d, which is not one of rl_precision", (int)o->precision);
+    if (o->kv != RL_KV_F32 && o->kv != RL_KV_F16)
+        return rl_fail(err, RL_ERR_ARGUMENT, "kv is %d, which is not one of rl_kv_type", (int)o->kv);
+    return RL_OK;
+}
+
+/* The vocabulary must describe the embedding's rows, or every id would mean something else than it says. */
+static rl_status load_model(rl_engine *e, const char *path, rl_error *err)
+{
+    rl_status st = rl_model_open(path, &e->model, err);
+    if (st != RL_OK) return st;
+    st = rl_engine_load_tokenizer(e->model->gguf, &e->tokenizer, err);
+    if (st != RL_OK) return st;
+    if (e->tokenizer && rl_tokenizer_n_vocab(e->tokenizer) != e->model->hp.n_vocab)
+        return rl_fail(err, RL_ERR_FORMAT, "%s: the vocabulary has %u tokens but token_embd.weight has %u rows; expected as many",
+                       path, rl_tokenizer_n_vocab(e->tokenizer), e->model->hp.n_vocab);
+    return rl_info_create(e->model, e->tokenizer, path, &e->info, err);
+}
+
+static bool forward_progress(void *ctx, double fraction)
+{
+    const rl_engine_options *o = ctx;
+    return o->progress(o->progress_ctx, (uint64_t)(fraction * 1000.0), 1000);
+}
+
+static rl_status open_backend(rl_engine *e, const rl_engine_options *o, rl_error *err)
+{
+    const char *name = o->backend ? o->backend : "auto";
+    const rl_backend_ops *ops = rl_backend_find(name);
+    if (!ops) {
+        char list[256] = "auto", shown[64];
+        for (const char *const *n = rl_backend_names(); *n; n++) {
+            size_t used = strlen(list);
+            snprintf(list + used, sizeof list - used, ", %s", *n);
+        }
+        return rl_fail(err, RL_ERR_ARGUMENT, "there is no backend \"%s\"; expected one of: %s",
+                       rl_escape(shown, sizeof shown, name, strlen(name)), list);
+    }
+    rl_backend_options bo = {.precision = o->precision,
+                             .kv = o->kv,
+                             .threads = o->threads,
+                             .isa = o->isa ? o->isa : "auto",
+                             .max_rows = e->max_rows,
+                             .progress = o->progress ? forward_progress : NULL,
+                             .progress_ctx = (void *)o};
+    rl_status st = rl_isa_parse(bo.isa, &e->isa, err);
+    if (st != RL_OK) return st;
+    return ops->open(e->model, &bo, &e->backend, err);
+}
+
+rl_status rl_engine_open(const rl_engine_options *options, rl_engine **out, rl_error *err)
+{
+    if (!options || !out) return rl_fail(err, RL_ERR_ARGUMENT, "rl_engine_open needs options and a place for the engine");
+    rl_status st = check_options(options, err);
+    if (st != RL_OK) return st;
+    rl_engine *e = rl_calloc(1, sizeof *e);
+    if (!e) return rl_fail(err, RL_ERR_MEMORY, "no memory for an engine");
+    e->precision = options->precision;
+    e->kv = options->kv;
+    e->threads = options->threads > 0 ? options->threads : rl_cpu()->physical_cores;
+    e->context = options->context;
+    e->batch = options->batch ? options->batch : DEFAULT_BATCH;
+    e->max_rows = e->batch > RL_MIN_PASS_ROWS ? e->batch : RL_MIN_PASS_ROWS;
+    e->segments = rl_calloc(e->max_rows, sizeof *e->segments);
+    e->pass_items = rl_calloc(e->max_rows, sizeof(rl_batch_item *));
+    st = e->segments && e->pass_items ? RL_OK : rl_fail(err, RL_ERR_MEMORY, "no memory for a pass of %u rows", e->max_rows);
+    if (st == RL_OK) st = load_model(e, options->model, err);
+    if (st == RL_OK) st = open_backend(e, options, err);
+    if (st != RL_OK) {
+        rl_engine_close(e);
+        return st;
+    }
+    *out = e;
+    return RL_OK;
+}
+
+void rl_engine_close(rl_engine *e)
+{
+    if (!e) return;
+    if (e->backend) e->backend->ops->close(e->backend);
+    rl_model_info_free(e->info);
+    rl_tokenizer_free(e->tokenizer);
+    rl_model_close(e->model);
+    free(e->segments);
+    free(e->pass_items);
+    free(e->batch_logits);
+    free(e);
+}
+
+const rl_tokenizer *rl_engine_tokenizer(const rl_engine *e)
+{
+    return e->tokenizer;
+}
+
+const rl_model_info *rl_engine_info(const rl_engine *e)
+{
+    return e->info;
+}
+
+uint32_t rl_engine_vocab_size(const rl_engine *e)
+{
+    return e->model->hp.n_vocab;
+}
+
+uint32_t rl_engine_context(const rl_engine *e)
+{
+    return e->context;
+}
+
+uint32_t rl_engine_prefill_batch(const rl_engine *e)
+{
+    return e->batch;
+}
+
+const char *rl_engine_backend(const rl_engine *e)
+{
+    return e->backend->ops->name;
+}
+
+const char *rl_engine_isa(const rl_engine *e)
+{
+    return rl_isa_name(e->isa);
+}
+
+int rl_engine_threads(const rl_engine *e)
+{
+    return e->threads;
+}
+
+rl_precision rl_engine_precision(const rl_engine *e)
+{
+    return e->precision;
+}
+
+rl_kv_type rl_engine_kv(const rl_engine *e)
+{
+    return e->kv;
+}
+
+void rl_engine_memory_info(const rl_engine *e, rl_engine_memory *out)
+{
+    rl_backend_memory m = {0};
+    e->backend->ops->memory(e->backend, &m);
+    *out = (rl_engine_memory){.mapped = rl_gguf_total_bytes(e->model->gguf),
+                              .weights = m.weights,
+                              .scratch = m.scratch,
+                              .session_fixed = m.seq_fixed + (uint64_t)e->model->hp.n_vocab * sizeof(float),
+                              .session_per_token = m.seq_per_token + sizeof(int32_t),
+                              .mark = e->backend->ops->snapshot_bytes(e->backend) +
+                                      (uint64_t)e->model->hp.n_vocab * sizeof(float)};
+}
+
+rl_status rl_engine_check_ids(const rl_engine *e, const int32_t *ids, size_t n, rl_error *err)
+{
+    uint32_t n_vocab = e->model->hp.n_vocab;
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] < 0 || (uint32_t)ids[i] >= n_vocab)
+            return rl_fail(err, RL_ERR_ARGUMENT, "token %zu is %d, which is not in the vocabulary (0 to %u)", i, ids[i],
+                           n_vocab - 1);
+    return RL_OK;
+}
