@@ -37,11 +37,14 @@ static rl_status prepare(bench *b, rl_progress_fn progress, void *ctx, rl_error 
     if (!b->ids) return rl_fail(err, RL_ERR_MEMORY, "no memory for %u ids", capacity);
     rl_random r;
     rl_random_seed(&r, 1); /* the same text every time */
-    for (uint32_t i = 0; i < capacity; i++) b->ids[i] = (int32_t)(rl_random_u32(&r) % b->e->model->hp.n_vocab);
+    for (uint32_t i = 0; i < capacity; i++)
+        b->ids[i] = (int32_t)(rl_random_u32(&r) % b->e->model->hp.n_vocab);
     rl_status st = rl_session_create(b->e, capacity, &b->s[0], err);
     if (st == RL_OK) st = rl_session_extend(b->s[0], b->ids, b->c->depth, progress, ctx, err);
-    for (uint32_t i = 1; i < b->c->sessions && st == RL_OK; i++) st = rl_session_fork(b->s[0], capacity, &b->s[i], err);
-    for (uint32_t i = 0; i < b->c->sessions && st == RL_OK; i++) st = rl_session_mark(b->s[i], err);
+    for (uint32_t i = 1; i < b->c->sessions && st == RL_OK; i++)
+        st = rl_session_fork(b->s[0], capacity, &b->s[i], err);
+    for (uint32_t i = 0; i < b->c->sessions && st == RL_OK; i++)
+        st = rl_session_mark(b->s[i], err);
     return st;
 }
 
@@ -49,7 +52,8 @@ static rl_status run_once(bench *b, double *seconds, rl_error *err)
 {
     const rl_bench_case *c = b->c;
     rl_status st = RL_OK;
-    for (uint32_t i = 0; i < c->sessions && st == RL_OK; i++) st = rl_session_truncate(b->s[i], c->depth, err);
+    for (uint32_t i = 0; i < c->sessions && st == RL_OK; i++)
+        st = rl_session_truncate(b->s[i], c->depth, err);
     double start = rl_now();
     for (uint32_t i = 0; i < c->sessions && c->prompt && st == RL_OK; i++)
         st = rl_session_extend(b->s[i], b->ids + c->depth, c->prompt, NULL, NULL, err);
@@ -79,7 +83,8 @@ rl_status rl_bench_run(rl_engine *e, const rl_bench_case *c, uint32_t reps, bool
         if (st == RL_OK && progress && !progress(ctx, i + 1, reps))
             st = rl_fail(err, RL_ERR_CANCELLED, "cancelled after %u of %u repetitions", i + 1, reps);
     }
-    for (uint32_t i = 0; i < c->sessions; i++) rl_session_free(b->s[i]);
+    for (uint32_t i = 0; i < c->sessions; i++)
+        rl_session_free(b->s[i]);
     free(b->ids);
     free(b);
     return st;

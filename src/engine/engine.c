@@ -47,7 +47,8 @@ const char *const *rl_backend_names(void)
     enum { MAX = 16 };
     static const char *names[MAX + 1]; /* the same pointers every time, so a race writes equal values */
     const rl_backend_ops *const *list = rl_backend_list();
-    for (size_t i = 0; i < MAX && list[i]; i++) names[i] = list[i]->name;
+    for (size_t i = 0; i < MAX && list[i]; i++)
+        names[i] = list[i]->name;
     return names;
 }
 
@@ -75,11 +76,8 @@ rl_status rl_tokenizer_open(const char *model_path, rl_tokenizer **out, rl_error
 
 void rl_engine_options_init(rl_engine_options *o)
 {
-    *o = (rl_engine_options){.backend = "auto",
-                             .isa = "auto",
-                             .precision = RL_PRECISION_FAST,
-                             .kv = RL_KV_F32,
-                             .context = RL_DEFAULT_CONTEXT};
+    *o = (rl_engine_options){
+        .backend = "auto", .isa = "auto", .precision = RL_PRECISION_FAST, .kv = RL_KV_F32, .context = RL_DEFAULT_CONTEXT};
 }
 
 static rl_status check_options(const rl_engine_options *o, rl_error *err)
@@ -106,8 +104,9 @@ static rl_status load_model(rl_engine *e, const char *path, rl_error *err)
     st = rl_engine_load_tokenizer(e->model->gguf, &e->tokenizer, err);
     if (st != RL_OK) return st;
     if (e->tokenizer && rl_tokenizer_n_vocab(e->tokenizer) != e->model->hp.n_vocab)
-        return rl_fail(err, RL_ERR_FORMAT, "%s: the vocabulary has %u tokens but token_embd.weight has %u rows; expected as many",
-                       path, rl_tokenizer_n_vocab(e->tokenizer), e->model->hp.n_vocab);
+        return rl_fail(err, RL_ERR_FORMAT,
+                       "%s: the vocabulary has %u tokens but token_embd.weight has %u rows; expected as many", path,
+                       rl_tokenizer_n_vocab(e->tokenizer), e->model->hp.n_vocab);
     return rl_info_create(e->model, e->tokenizer, path, &e->info, err);
 }
 
@@ -240,8 +239,8 @@ void rl_engine_memory_info(const rl_engine *e, rl_engine_memory *out)
                               .scratch = m.scratch,
                               .session_fixed = m.seq_fixed + (uint64_t)e->model->hp.n_vocab * sizeof(float),
                               .session_per_token = m.seq_per_token + sizeof(int32_t),
-                              .mark = e->backend->ops->snapshot_bytes(e->backend) +
-                                      (uint64_t)e->model->hp.n_vocab * sizeof(float)};
+                              .mark =
+                                  e->backend->ops->snapshot_bytes(e->backend) + (uint64_t)e->model->hp.n_vocab * sizeof(float)};
 }
 
 rl_status rl_engine_check_ids(const rl_engine *e, const int32_t *ids, size_t n, rl_error *err)

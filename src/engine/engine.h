@@ -6,6 +6,7 @@
 #define RL_ENGINE_H
 
 #include "backend/backend.h"
+#include "base/cpu.h"
 #include "text/text.h"
 
 /* Rows a pass can always take, however small the prefill batch is: so many sessions decode together in one pass. */
@@ -39,8 +40,8 @@ typedef struct rl_mark {
     float *logits;
 } rl_mark;
 
-/* Invariants: computed <= n <= capacity; seq stands at `computed`; logits belong to position computed - 1 whenever computed > 0;
- * marks rise in position and none lies beyond computed. */
+/* Invariants: computed <= n <= capacity; seq stands at `computed`; logits belong to position computed - 1 whenever computed >
+ * 0; marks rise in position and none lies beyond computed. */
 struct rl_session {
     rl_engine *engine;
     rl_seq *seq;

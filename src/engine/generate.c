@@ -7,10 +7,14 @@
 const char *rl_finish_name(rl_finish f)
 {
     switch (f) {
-    case RL_FINISH_LENGTH: return "length";
-    case RL_FINISH_EOG: return "stop";
-    case RL_FINISH_CONTEXT: return "context";
-    case RL_FINISH_CANCELLED: return "cancelled";
+    case RL_FINISH_LENGTH:
+        return "length";
+    case RL_FINISH_EOG:
+        return "stop";
+    case RL_FINISH_CONTEXT:
+        return "context";
+    case RL_FINISH_CANCELLED:
+        return "cancelled";
     }
     return "unknown";
 }
@@ -44,14 +48,16 @@ static rl_status produce(rl_session *s, rl_sampler *sampler, const rl_generate_o
     }
 }
 
-rl_status rl_generate(rl_session *s, rl_sampler *sampler, const rl_generate_options *o, rl_generate_result *result, rl_error *err)
+rl_status rl_generate(rl_session *s, rl_sampler *sampler, const rl_generate_options *o, rl_generate_result *result,
+                      rl_error *err)
 {
     rl_generate_result r = {.finish = RL_FINISH_LENGTH, .eog = -1};
     rl_generate_result *out = result ? result : &r;
     *out = r;
     if (s->n == 0) return rl_fail(err, RL_ERR_ARGUMENT, "the prompt is empty: there is nothing to continue");
     if (rl_sampler_n_accepted(sampler) == 0)
-        for (uint32_t i = 0; i < s->n; i++) rl_sampler_accept(sampler, s->ids[i]);
+        for (uint32_t i = 0; i < s->n; i++)
+            rl_sampler_accept(sampler, s->ids[i]);
     double start = rl_now();
     uint32_t computed = s->computed;
     rl_status st = rl_session_extend(s, NULL, 0, o->on_prefill, o->ctx, err);

@@ -41,8 +41,9 @@ static void add_matrix(info_box *b, const char *group, const rl_matrix *m)
 static void add_layer(info_box *b, const rl_layer *l, const char *mixer, const char *router, const char *experts,
                       const char *shared)
 {
-    const rl_matrix *mix[] = {&l->q, &l->k, &l->v, &l->o, &l->qkv, &l->gate, &l->ba, &l->out, &l->ssm_in};
-    for (size_t i = 0; i < sizeof mix / sizeof *mix; i++) add_matrix(b, mixer, mix[i]);
+    const rl_matrix *mix[] = {&l->q, &l->k, &l->v, &l->o, &l->qkv, &l->gate, &l->ba, &l->out};
+    for (size_t i = 0; i < sizeof mix / sizeof *mix; i++)
+        add_matrix(b, mixer, mix[i]);
     add_matrix(b, router, &l->router);
     add_matrix(b, experts, &l->gate_exps);
     add_matrix(b, experts, &l->up_exps);
@@ -122,7 +123,8 @@ static void collect_sizes(info_box *b, const rl_model *m)
 static uint64_t mix(uint64_t h, const void *data, size_t n)
 {
     const uint8_t *p = data;
-    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * 0x100000001b3ull; /* FNV-1a */
+    for (size_t i = 0; i < n; i++)
+        h = (h ^ p[i]) * 0x100000001b3ull; /* FNV-1a */
     return h;
 }
 
@@ -184,7 +186,8 @@ rl_status rl_info_create(const rl_model *m, const rl_tokenizer *t, const char *p
     o->n_recurrent = m->n_recurrent;
     o->n_attention = m->n_attention;
     o->n_mtp = hp->n_mtp;
-    for (uint32_t i = 0; i < hp->n_layer; i++) b->recurrent[i] = m->layers[i].kind == RL_LAYER_RECURRENT;
+    for (uint32_t i = 0; i < hp->n_layer; i++)
+        b->recurrent[i] = m->layers[i].kind == RL_LAYER_RECURRENT;
     o->recurrent = b->recurrent;
     o->n_embd = hp->n_embd;
     o->n_vocab = hp->n_vocab;

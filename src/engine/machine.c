@@ -45,8 +45,8 @@ void rl_machine(rl_machine_info *out)
     if (limit && (!out->memory_bytes || limit < out->memory_bytes)) {
         out->memory_bytes = limit;
         uint64_t used = number_in("/sys/fs/cgroup/memory.current");
-        uint64_t cache = field("/sys/fs/cgroup/memory.stat", "inactive_file", 1) +
-                         field("/sys/fs/cgroup/memory.stat", "active_file", 1);
+        uint64_t cache =
+            field("/sys/fs/cgroup/memory.stat", "inactive_file", 1) + field("/sys/fs/cgroup/memory.stat", "active_file", 1);
         used -= cache < used ? cache : used;
         uint64_t left = used < limit ? limit - used : 0;
         if (!out->memory_available_bytes || left < out->memory_available_bytes) out->memory_available_bytes = left;

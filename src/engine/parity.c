@@ -49,7 +49,8 @@ static rl_status check_rows(parity *p, const char *who, uint32_t layer, uint32_t
                    row0 + n_rows, layer);
 }
 
-/* ---- The judge's tap: keep ------------------------------------------------------------------------------------------------- */
+/* ---- The judge's tap: keep -------------------------------------------------------------------------------------------------
+ */
 
 static rl_status keep(void *ctx, rl_stage stage, uint32_t layer, uint32_t row0, uint32_t n_rows, uint32_t width, float *data)
 {
@@ -63,7 +64,8 @@ static rl_status keep(void *ctx, rl_stage stage, uint32_t layer, uint32_t row0, 
     return RL_OK;
 }
 
-/* ---- The tested backend's tap: compare and force ----------------------------------------------------------------------------- */
+/* ---- The tested backend's tap: compare and force
+ * ----------------------------------------------------------------------------- */
 
 /* A difference that is not a number must not pass for agreement. */
 static double difference(float got, float want)
@@ -96,7 +98,8 @@ static bool same_set(const float *a, const float *b, uint32_t k)
 {
     for (uint32_t i = 0; i < k; i++) {
         uint32_t j = 0;
-        while (j < k && a[i] != b[j]) j++;
+        while (j < k && a[i] != b[j])
+            j++;
         if (j == k) return false;
     }
     return true;
@@ -131,7 +134,8 @@ static void note_gap(parity *p, const float *logits, uint32_t n, uint32_t k)
     memcpy(sorted, logits, n * sizeof *sorted);
     qsort(sorted, n, sizeof *sorted, falling);
     double sum = 0;
-    for (uint32_t i = 0; i < n; i++) sum += exp((double)sorted[i] - sorted[0]);
+    for (uint32_t i = 0; i < n; i++)
+        sum += exp((double)sorted[i] - sorted[0]);
     double gap = (exp((double)sorted[k - 1] - sorted[0]) - exp((double)sorted[k] - sorted[0])) / sum;
     if (gap < p->box->report.router_gap) p->box->report.router_gap = gap;
 }
@@ -159,7 +163,8 @@ static rl_status compare(void *ctx, rl_stage stage, uint32_t layer, uint32_t row
     return RL_OK;
 }
 
-/* ---- Free run: logits --------------------------------------------------------------------------------------------------------- */
+/* ---- Free run: logits
+ * --------------------------------------------------------------------------------------------------------- */
 
 static uint32_t argmax(const float *x, uint32_t n)
 {
@@ -199,7 +204,8 @@ static void compare_logits(parity *p, const float *judge, const float *tested)
     if (gap > r->argmax_gap) r->argmax_gap = gap;
 }
 
-/* ---- The run -------------------------------------------------------------------------------------------------------------------- */
+/* ---- The run
+ * -------------------------------------------------------------------------------------------------------------------- */
 
 static rl_status forward(parity *p, rl_backend *b, rl_seq *seq, uint32_t n, float *logits, rl_tap_fn tap)
 {
@@ -220,7 +226,8 @@ static rl_status run(parity *p)
         if (st == RL_OK) st = forward(p, p->tested, p->forced_seq, n, p->logits_free, compare);
         if (st == RL_OK) st = forward(p, p->tested, p->free_seq, n, p->logits_free, NULL);
         if (st != RL_OK) return st;
-        for (uint32_t i = 0; i < n; i++) compare_logits(p, p->logits_judge + i * v, p->logits_free + i * v);
+        for (uint32_t i = 0; i < n; i++)
+            compare_logits(p, p->logits_judge + i * v, p->logits_free + i * v);
         p->row_base += n;
     }
     if (o->progress) o->progress(o->progress_ctx, o->n, o->n);
@@ -233,13 +240,15 @@ static void summarise(parity *p)
     const rl_hparams *hp = &p->model->hp;
     for (int s = 0; s < RL_STAGE_COUNT; s++) {
         rl_parity_stage *st = &b->stages[s];
-        for (uint32_t l = 0; l < hp->n_layer; l++) st->layers += p->compared[slot(p, (rl_stage)s, l)];
+        for (uint32_t l = 0; l < hp->n_layer; l++)
+            st->layers += p->compared[slot(p, (rl_stage)s, l)];
         if (st->values) {
             st->rms = sqrt(p->sum_squares[s] / (double)st->values);
             st->rms_error = sqrt(p->sum_error[s] / (double)st->values);
         }
     }
-    for (uint32_t l = 0; l < hp->n_layer; l++) b->layers[l].recurrent = p->model->layers[l].kind == RL_LAYER_RECURRENT;
+    for (uint32_t l = 0; l < hp->n_layer; l++)
+        b->layers[l].recurrent = p->model->layers[l].kind == RL_LAYER_RECURRENT;
     rl_parity_report *r = &b->report;
     r->stages = b->stages;
     r->n_stages = RL_STAGE_COUNT;
@@ -295,7 +304,8 @@ static rl_status prepare(parity *p)
     if (st != RL_OK) return st;
     p->box->report.isa = rl_isa_name(isa);
     p->box->report.router_gap = 1;
-    for (int s = 0; s < RL_STAGE_COUNT; s++) p->box->stages[s].name = rl_stage_name((rl_stage)s);
+    for (int s = 0; s < RL_STAGE_COUNT; s++)
+        p->box->stages[s].name = rl_stage_name((rl_stage)s);
     p->chunk = choose_chunk(p);
     size_t slots = (size_t)RL_STAGE_COUNT * hp->n_layer, logits = (size_t)p->chunk * hp->n_vocab;
     p->record = rl_calloc(slots, sizeof *p->record);
@@ -321,7 +331,8 @@ static void release(parity *p)
     if (p->judge) p->judge->ops->close(p->judge);
     if (p->tested) p->tested->ops->close(p->tested);
     size_t slots = p->record ? (size_t)RL_STAGE_COUNT * p->model->hp.n_layer : 0;
-    for (size_t i = 0; i < slots; i++) free(p->record[i]);
+    for (size_t i = 0; i < slots; i++)
+        free(p->record[i]);
     free(p->record);
     free(p->compared);
     free(p->other_order);
@@ -334,7 +345,8 @@ rl_status rl_parity(const rl_parity_options *o, rl_parity_report **out, rl_error
 {
     if (!o || !out || !o->model) return rl_fail(err, RL_ERR_ARGUMENT, "parity needs a model file");
     if (o->n == 0 || !o->ids) return rl_fail(err, RL_ERR_ARGUMENT, "parity needs at least one token");
-    if (o->n > RL_MAX_CONTEXT) return rl_fail(err, RL_ERR_LIMIT, "parity of %u tokens; expected at most %u", o->n, RL_MAX_CONTEXT);
+    if (o->n > RL_MAX_CONTEXT)
+        return rl_fail(err, RL_ERR_LIMIT, "parity of %u tokens; expected at most %u", o->n, RL_MAX_CONTEXT);
     report_box *box = rl_calloc(1, sizeof *box);
     if (!box) return rl_fail(err, RL_ERR_MEMORY, "no memory for a report");
     parity p = {.o = o, .box = box, .err = err};

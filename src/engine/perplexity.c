@@ -42,8 +42,7 @@ rl_status rl_perplexity(rl_engine *e, const int32_t *ids, size_t n, uint32_t n_c
 {
     if (n_ctx < 4 || n_ctx > RL_MAX_CONTEXT)
         return rl_fail(err, RL_ERR_ARGUMENT, "a chunk of %u tokens; expected 4 to %u", n_ctx, RL_MAX_CONTEXT);
-    if (n < n_ctx)
-        return rl_fail(err, RL_ERR_ARGUMENT, "the text has %zu tokens; expected at least one chunk of %u", n, n_ctx);
+    if (n < n_ctx) return rl_fail(err, RL_ERR_ARGUMENT, "the text has %zu tokens; expected at least one chunk of %u", n, n_ctx);
     size_t whole = n / n_ctx;
     uint32_t chunks = whole > UINT32_MAX ? UINT32_MAX : (uint32_t)whole;
     if (max_chunks && max_chunks < chunks) chunks = max_chunks;

@@ -1,8 +1,8 @@
 /* engine/sampler: from a row of logits to an id.
  *
  * The chain and its arithmetic (float32 where llama.cpp has float32, its order of summation) are described in redlite.h. The
- * candidates start in the order of ids; top-k and top-p leave them sorted by falling logit. What is drawn depends on that order,
- * so it is kept as the reference has it. All memory is taken at creation. */
+ * candidates start in the order of ids; top-k and top-p leave them sorted by falling logit. What is drawn depends on that
+ * order, so it is kept as the reference has it. All memory is taken at creation. */
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
@@ -81,8 +81,7 @@ rl_status rl_sampling_check(const rl_sampling *p, rl_error *err)
 
 static bool penalties_on(const rl_sampling *p)
 {
-    return p->penalty_last_n != 0 &&
-           (p->repeat_penalty != 1.0f || p->presence_penalty != 0.0f || p->frequency_penalty != 0.0f);
+    return p->penalty_last_n != 0 && (p->repeat_penalty != 1.0f || p->presence_penalty != 0.0f || p->frequency_penalty != 0.0f);
 }
 
 static uint32_t draw_seed(void)
@@ -214,8 +213,10 @@ static candidate *find(rl_sampler *s, int32_t id)
     uint32_t lo = 0, hi = s->n;
     while (lo < hi) {
         uint32_t mid = lo + (hi - lo) / 2;
-        if (s->c[mid].id < id) lo = mid + 1;
-        else hi = mid;
+        if (s->c[mid].id < id)
+            lo = mid + 1;
+        else
+            hi = mid;
     }
     return lo < s->n && s->c[lo].id == id ? &s->c[lo] : NULL;
 }
@@ -244,8 +245,10 @@ static void apply_penalties(rl_sampler *s)
         uint32_t seen = s->count[c->id];
         if (seen == 0) continue;
         /* Dividing a negative logit would make it likelier. */
-        if (c->logit <= 0) c->logit *= s->p.repeat_penalty;
-        else c->logit /= s->p.repeat_penalty;
+        if (c->logit <= 0)
+            c->logit *= s->p.repeat_penalty;
+        else
+            c->logit /= s->p.repeat_penalty;
         c->logit -= (float)seen * s->p.frequency_penalty + s->p.presence_penalty;
     }
 }
@@ -271,7 +274,8 @@ static void sort_first(candidate *c, uint32_t n, uint32_t k)
         qsort(c, n, sizeof *c, compare);
         return;
     }
-    for (uint32_t i = k / 2; i-- > 0;) sift_down(c, k, i);
+    for (uint32_t i = k / 2; i-- > 0;)
+        sift_down(c, k, i);
     for (uint32_t i = k; i < n; i++) {
         if (!before(&c[i], &c[0])) continue;
         candidate t = c[0];
@@ -308,7 +312,8 @@ static void apply_top_p(rl_sampler *s)
         s->c[i].p = expf(s->c[i].logit - max);
         sum += s->c[i].p;
     }
-    for (uint32_t i = 0; i < s->n; i++) s->c[i].p /= sum;
+    for (uint32_t i = 0; i < s->n; i++)
+        s->c[i].p /= sum;
     /* The run is short as a rule: sort only as far as it may reach, and further when it does not end there. */
     uint32_t sorted = s->sorted ? s->n : 0, keep = s->n;
     float run = 0.0f;
@@ -375,7 +380,8 @@ static int32_t walk(rl_sampler *s, const float *logits, const uint64_t *mask)
     apply_top_k(s);
     apply_top_p(s);
     apply_min_p(s);
-    for (uint32_t i = 0; i < s->n; i++) s->c[i].logit /= s->p.temperature;
+    for (uint32_t i = 0; i < s->n; i++)
+        s->c[i].logit /= s->p.temperature;
     return draw(s);
 }
 
@@ -394,7 +400,8 @@ rl_status rl_sampler_sample(rl_sampler *s, const float *logits, int32_t *id, rl_
     size_t words = (s->n_vocab + 63) / 64;
     memset(s->allowed, 0xff, words * sizeof *s->allowed);
     if (k->mask) k->mask(k->ctx, s->allowed, s->n_vocab);
-    for (size_t i = 0; i < words; i++) s->allowed[i] &= s->samplable[i];
+    for (size_t i = 0; i < words; i++)
+        s->allowed[i] &= s->samplable[i];
     int32_t chosen = walk(s, logits, s->allowed);
     if (chosen < 0) return rl_fail(err, RL_ERR_LIMIT, "the constraint leaves no token to choose from");
     *id = chosen;
@@ -410,7 +417,8 @@ static double log_sum_exp(const float *logits, uint32_t n)
     for (uint32_t i = 0; i < n; i++)
         if (logits[i] > max) max = logits[i];
     double sum = 0;
-    for (uint32_t i = 0; i < n; i++) sum += exp((double)logits[i] - max);
+    for (uint32_t i = 0; i < n; i++)
+        sum += exp((double)logits[i] - max);
     return max + log(sum);
 }
 
@@ -433,9 +441,11 @@ uint32_t rl_logprobs_top(const float *logits, uint32_t n_vocab, rl_logprob *out,
     for (uint32_t i = 0; i < n_vocab && n > 0; i++) { /* insertion: n is small */
         if (held == n && logits[i] <= out[n - 1].logprob) continue;
         uint32_t at = held < n ? held++ : n - 1;
-        for (; at > 0 && out[at - 1].logprob < logits[i]; at--) out[at] = out[at - 1];
+        for (; at > 0 && out[at - 1].logprob < logits[i]; at--)
+            out[at] = out[at - 1];
         out[at] = (rl_logprob){.id = (int32_t)i, .logprob = logits[i]};
     }
-    for (uint32_t i = 0; i < held; i++) out[i].logprob = (float)(out[i].logprob - norm);
+    for (uint32_t i = 0; i < held; i++)
+        out[i].logprob = (float)(out[i].logprob - norm);
     return held;
 }

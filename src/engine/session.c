@@ -21,9 +21,10 @@ static rl_status check_memory(rl_engine *e, uint32_t capacity, rl_error *err)
     uint64_t need = m.session_fixed + m.session_per_token * capacity;
     /* Memory is handed out lazily by the system, and a promise it cannot keep kills the process: ask first. */
     if (machine.memory_available_bytes && need > machine.memory_available_bytes)
-        return rl_fail(err, RL_ERR_MEMORY,
-                       "a session of %u positions needs %.1f MiB but only %.1f MiB of memory are available; use a smaller context",
-                       capacity, (double)need / 1048576.0, (double)machine.memory_available_bytes / 1048576.0);
+        return rl_fail(
+            err, RL_ERR_MEMORY,
+            "a session of %u positions needs %.1f MiB but only %.1f MiB of memory are available; use a smaller context",
+            capacity, (double)need / 1048576.0, (double)machine.memory_available_bytes / 1048576.0);
     return RL_OK;
 }
 
@@ -63,13 +64,15 @@ static void drop_mark(rl_session *s, uint32_t i)
 
 static void drop_marks_beyond(rl_session *s, uint32_t position)
 {
-    while (s->n_marks && s->marks[s->n_marks - 1].position > position) drop_mark(s, s->n_marks - 1);
+    while (s->n_marks && s->marks[s->n_marks - 1].position > position)
+        drop_mark(s, s->n_marks - 1);
 }
 
 void rl_session_free(rl_session *s)
 {
     if (!s) return;
-    while (s->n_marks) drop_mark(s, s->n_marks - 1);
+    while (s->n_marks)
+        drop_mark(s, s->n_marks - 1);
     if (s->seq) s->engine->backend->ops->seq_free(s->seq);
     s->engine->n_sessions--;
     free(s->ids);
@@ -79,7 +82,8 @@ void rl_session_free(rl_session *s)
 
 void rl_session_reset(rl_session *s)
 {
-    while (s->n_marks) drop_mark(s, s->n_marks - 1);
+    while (s->n_marks)
+        drop_mark(s, s->n_marks - 1);
     s->engine->backend->ops->seq_reset(s->seq);
     s->n = s->computed = 0;
 }
@@ -141,7 +145,8 @@ const float *rl_session_logits(const rl_session *s)
 uint32_t rl_session_common_prefix(const rl_session *s, const int32_t *ids, size_t n)
 {
     uint32_t i = 0;
-    while (i < n && i < s->n && ids[i] == s->ids[i]) i++;
+    while (i < n && i < s->n && ids[i] == s->ids[i])
+        i++;
     return i;
 }
 
@@ -159,7 +164,8 @@ uint32_t rl_session_reusable_prefix(const rl_session *s, const int32_t *ids, siz
     return best_state(s, rl_session_common_prefix(s, ids, n));
 }
 
-/* ---- Going back ----------------------------------------------------------------------------------------------------------- */
+/* ---- Going back -----------------------------------------------------------------------------------------------------------
+ */
 
 /* Puts the sequence at the last mark at or before n, whatever state it is in. A restore that fails (no memory for the copy)
  * costs only time: the sequence starts over. */
@@ -210,7 +216,8 @@ rl_status rl_session_mark(rl_session *s, rl_error *err)
 
 uint32_t rl_session_marks(const rl_session *s, uint32_t *out, uint32_t cap)
 {
-    for (uint32_t i = 0; i < s->n_marks && i < cap; i++) out[i] = s->marks[i].position;
+    for (uint32_t i = 0; i < s->n_marks && i < cap; i++)
+        out[i] = s->marks[i].position;
     return s->n_marks;
 }
 
@@ -223,7 +230,8 @@ void rl_session_unmark(rl_session *s, uint32_t position)
         }
 }
 
-/* ---- Going forward --------------------------------------------------------------------------------------------------------- */
+/* ---- Going forward ---------------------------------------------------------------------------------------------------------
+ */
 
 /* Checks and takes the ids of a call: they are pending until passes have computed them. */
 static rl_status take_ids(rl_session *s, const int32_t *ids, size_t n, rl_error *err)
@@ -352,7 +360,8 @@ rl_status rl_session_set_tokens(rl_session *s, const int32_t *ids, size_t n, rl_
     return rl_session_extend(s, ids + common, n - common, progress, ctx, err);
 }
 
-/* ---- Several sessions in one pass ------------------------------------------------------------------------------------------ */
+/* ---- Several sessions in one pass ------------------------------------------------------------------------------------------
+ */
 
 static rl_status take_batch(rl_engine *e, rl_batch_item *items, uint32_t n, rl_error *err)
 {
@@ -362,7 +371,9 @@ static rl_status take_batch(rl_engine *e, rl_batch_item *items, uint32_t n, rl_e
         rl_session *s = items[taken].session;
         if (!s || s->engine != e || s->in_call) {
             st = rl_fail(err, RL_ERR_ARGUMENT, "item %u of the batch %s", taken,
-                         !s ? "has no session" : s->in_call ? "names a session a second time" : "is of another engine");
+                         !s           ? "has no session"
+                         : s->in_call ? "names a session a second time"
+                                      : "is of another engine");
             break;
         }
         st = take_ids(s, items[taken].ids, items[taken].n, err);
@@ -373,7 +384,8 @@ static rl_status take_batch(rl_engine *e, rl_batch_item *items, uint32_t n, rl_e
         s->in_call = true;
     }
     if (st == RL_OK) return RL_OK;
-    for (uint32_t i = 0; i < n; i++) items[i].status = st;
+    for (uint32_t i = 0; i < n; i++)
+        items[i].status = st;
     for (uint32_t i = 0; i < taken; i++) {
         items[i].session->n = items[i].session->n_before;
         items[i].session->in_call = false;
@@ -429,7 +441,8 @@ rl_status rl_engine_extend_batch(rl_engine *e, rl_batch_item *items, uint32_t n,
     if (st != RL_OK) return st;
     st = reserve_batch_logits(e, min_u32(n, e->max_rows), err);
     uint32_t n_segments;
-    while (st == RL_OK && (n_segments = pack(e, items, n)) > 0) st = pass_many(e, n_segments, err);
+    while (st == RL_OK && (n_segments = pack(e, items, n)) > 0)
+        st = pass_many(e, n_segments, err);
     for (uint32_t i = 0; i < n; i++) {
         rl_session *s = items[i].session;
         s->in_call = false;
