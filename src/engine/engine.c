@@ -59,21 +59,6 @@ rl_status rl_engine_load_tokenizer(const rl_gguf *g, rl_tokenizer **out, rl_erro
     return rl_tokenizer_create(g, out, err);
 }
 
-rl_status rl_tokenizer_open(const char *model_path, rl_tokenizer **out, rl_error *err)
-{
-    if (!model_path || !out) return rl_fail(err, RL_ERR_ARGUMENT, "no model file was named");
-    rl_gguf *g = NULL;
-    rl_status st = rl_gguf_open(model_path, &g, err);
-    if (st != RL_OK) return st;
-    rl_tokenizer *t = NULL;
-    st = rl_engine_load_tokenizer(g, &t, err);
-    rl_gguf_close(g);
-    if (st != RL_OK) return st;
-    if (!t) return rl_fail(err, RL_ERR_UNSUPPORTED, "%s: the file has no vocabulary (tokenizer.ggml.tokens)", model_path);
-    *out = t;
-    return RL_OK;
-}
-
 void rl_engine_options_init(rl_engine_options *o)
 {
     *o = (rl_engine_options){
