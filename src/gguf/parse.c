@@ -198,7 +198,7 @@ static rl_status skip_elements(cursor *c, rl_gguf_kind kind, uint64_t count, int
             rl_slice text;
             s = take_string(c, "string", &text);
         } else {
-            rl_gguf_kind inner;
+            rl_gguf_kind inner = RL_GGUF_U8;
             uint64_t inner_count = 0;
             s = take_array_head(c, depth + 1, &inner, &inner_count);
             if (s == RL_OK) s = skip_elements(c, inner, inner_count, depth + 1);

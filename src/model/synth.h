@@ -19,7 +19,7 @@ typedef struct rl_synth_options {
     bool mtp;         /* adds the MTP block */
     uint64_t seed;
     int threads; /* 0 = one per physical core */
-    /* Called about every 10 ms of work or less often, from the calling thread; returning false cancels with RL_ERR_CANCELLED
+    /* Called from the calling thread after every few MiB of data; returning false cancels with RL_ERR_CANCELLED
      * and leaves no file. May be NULL. */
     bool (*progress)(void *ctx, uint64_t done_bytes, uint64_t total_bytes);
     void *progress_ctx;
