@@ -118,7 +118,7 @@ typedef struct rl_backend_ops {
     void (*snapshot_free)(rl_snapshot *snap);
     uint64_t (*snapshot_bytes)(const rl_backend *b);
 
-    /* The whole state as bytes in a backend-independent little-endian layout (docs/engine.md): export writes through put,
+    /* The whole state as bytes in a backend-independent little-endian layout (backend/state.h): export writes through put,
      * import reads through get (exactly the bytes asked for). Import checks the shape and leaves the sequence reset on failure.
      */
     rl_status (*seq_export)(const rl_seq *s, rl_status (*put)(void *ctx, const void *data, size_t n, rl_error *err), void *ctx,
