@@ -162,11 +162,11 @@ static void add_arch_keys(tiny_file *f, const tiny_params *p)
 
 /* ---- Vocabulary -------------------------------------------------------------------------------------------------------- */
 
-/* Pairs in UTF-8 of the byte-level alphabet; \xC4\xA0 stands for the space. */
+/* Pairs in UTF-8 of the byte-level alphabet; \304\240 stands for the space. */
 static const char *const merges[] = {
-    "\xC4\xA0 t", "h e",        "\xC4\xA0 a",  "i n",         "\xC4\xA0t he", "r e",          "o n",  "\xC4\xA0 w",
-    "e r",        "n d",        "o u",         "\xC4\xA0 s",  "l l",          "\xC4\xA0a nd", "in g", "s t",
-    "a t",        "\xC4\xA0 o", "\xC4\xA0o f", "\xC4\xA0 in", "i t",          "o r",
+    "\304\240 t", "h e",        "\304\240 a",  "i n",         "\304\240t he", "r e",          "o n",  "\304\240 w",
+    "e r",        "n d",        "o u",         "\304\240 s",  "l l",          "\304\240a nd", "in g", "s t",
+    "a t",        "\304\240 o", "\304\240o f", "\304\240 in", "i t",          "o r",
 };
 enum { N_MERGES = sizeof merges / sizeof *merges };
 
@@ -278,10 +278,10 @@ static size_t tensor_bytes(const tiny_tensor *t)
     return rl_type_row_bytes(t->type, t->ne[0]) * t->ne[1] * t->ne[2] * t->ne[3];
 }
 
-static void fill_plain(const tiny_tensor *t, test_rng *rng, uint8_t *dst, size_t n)
+static void fill_plain(const tiny_tensor *t, rl_rng *rng, uint8_t *dst, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        float v = t->center + t->spread * test_rng_float(rng);
+        float v = t->center + t->spread * rl_rng_uniform(rng);
         uint16_t h = t->type == RL_F16 ? rl_f32_to_f16(v) : rl_f32_to_bf16(v);
         if (t->type == RL_F32)
             memcpy(dst + 4 * i, &v, 4);
@@ -295,14 +295,14 @@ static uint8_t *tensor_random(const tiny_tensor *t, uint64_t seed)
 {
     size_t bytes = tensor_bytes(t);
     uint8_t *data = need(calloc(bytes ? bytes : 1, 1));
-    test_rng rng = {seed * 0x9E3779B97F4A7C15U};
+    rl_rng rng = rl_rng_seed(seed * 0x9E3779B97F4A7C15U);
     for (const char *c = t->name; *c; c++)
         rng.state = (rng.state ^ (uint8_t)*c) * 0x100000001B3U;
     const size_t n = t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
     if (t->type == RL_F32 || t->type == RL_F16 || t->type == RL_BF16)
         fill_plain(t, &rng, data, n);
     else if (rl_quant_get(t->type))
-        test_random_blocks(t->type, &rng, data, n / rl_type_get(t->type)->block_weights);
+        rl_test_random_blocks(t->type, &rng, data, n / rl_type_get(t->type)->block_weights);
     return data;
 }
 
