@@ -107,6 +107,11 @@ const char *rl_escape(char *out, size_t cap, const char *text, size_t n)
     return out;
 }
 
+const char *rl_escape_str(char *out, size_t cap, const char *text)
+{
+    return rl_escape(out, cap, text, strlen(text));
+}
+
 const char *rl_status_name(rl_status status)
 {
     switch (status) {

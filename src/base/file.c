@@ -15,11 +15,6 @@
 #define NAME_MAX_SHOWN 512
 #define TRANSFER_MAX   ((size_t)1 << 30) /* systems cut or refuse single transfers above 2 GiB */
 
-static const char *shown(char *buf, const char *path)
-{
-    return rl_escape(buf, NAME_MAX_SHOWN, path, strlen(path));
-}
-
 static const char *kind_of(mode_t mode)
 {
     if (S_ISDIR(mode)) return "a directory";
@@ -42,18 +37,21 @@ rl_status rl_mapping_open(const char *path, rl_mapping *out, rl_error *err)
     struct stat st;
     /* O_NONBLOCK: opening a pipe must not wait for its writer; regular files ignore it. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return rl_fail_errno(err, RL_ERR_IO, errno, "cannot open '%s'", shown(name, path));
-    if (fstat(fd, &st) != 0) return give_up(fd, rl_fail_errno(err, RL_ERR_IO, errno, "cannot examine '%s'", shown(name, path)));
+    if (fd < 0) return rl_fail_errno(err, RL_ERR_IO, errno, "cannot open '%s'", rl_escape_str(name, sizeof name, path));
+    if (fstat(fd, &st) != 0)
+        return give_up(fd, rl_fail_errno(err, RL_ERR_IO, errno, "cannot examine '%s'", rl_escape_str(name, sizeof name, path)));
     if (!S_ISREG(st.st_mode))
-        return give_up(fd, rl_fail(err, RL_ERR_IO, "'%s' is %s, expected a file", shown(name, path), kind_of(st.st_mode)));
+        return give_up(fd, rl_fail(err, RL_ERR_IO, "'%s' is %s, expected a file", rl_escape_str(name, sizeof name, path),
+                                   kind_of(st.st_mode)));
     if ((uint64_t)st.st_size > SIZE_MAX)
-        return give_up(fd, rl_fail(err, RL_ERR_UNSUPPORTED, "'%s' is larger than the address space", shown(name, path)));
+        return give_up(fd, rl_fail(err, RL_ERR_UNSUPPORTED, "'%s' is larger than the address space",
+                                   rl_escape_str(name, sizeof name, path)));
     const uint8_t *data = nothing;
     if (st.st_size > 0) {
         void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (p == MAP_FAILED)
-            return give_up(fd, rl_fail_errno(err, RL_ERR_IO, errno, "cannot map '%s' (%" PRIu64 " bytes)", shown(name, path),
-                                             (uint64_t)st.st_size));
+            return give_up(fd, rl_fail_errno(err, RL_ERR_IO, errno, "cannot map '%s' (%" PRIu64 " bytes)",
+                                             rl_escape_str(name, sizeof name, path), (uint64_t)st.st_size));
         data = p;
     }
     *out = (rl_mapping){data, (uint64_t)st.st_size, fd};
@@ -109,17 +107,18 @@ rl_status rl_pread_all(int fd, void *buf, size_t n, uint64_t offset, const char 
     char safe[NAME_MAX_SHOWN];
     size_t done = 0;
     if (offset > INT64_MAX || n > INT64_MAX - offset)
-        return rl_fail(err, RL_ERR_IO, "cannot read '%s': offset %" PRIu64 " is out of range", shown(safe, name), offset);
+        return rl_fail(err, RL_ERR_IO, "cannot read '%s': offset %" PRIu64 " is out of range",
+                       rl_escape_str(safe, sizeof safe, name), offset);
     while (done < n) {
         size_t want = n - done < TRANSFER_MAX ? n - done : TRANSFER_MAX;
         ssize_t got = pread(fd, (char *)buf + done, want, (off_t)(offset + done));
         if (got < 0 && errno == EINTR) continue;
         if (got < 0)
-            return rl_fail_errno(err, RL_ERR_IO, errno, "cannot read '%s' at offset %" PRIu64, shown(safe, name),
-                                 offset + done);
+            return rl_fail_errno(err, RL_ERR_IO, errno, "cannot read '%s' at offset %" PRIu64,
+                                 rl_escape_str(safe, sizeof safe, name), offset + done);
         if (got == 0)
             return rl_fail(err, RL_ERR_IO, "'%s' ends at offset %" PRIu64 ", expected %zu bytes from offset %" PRIu64,
-                           shown(safe, name), offset + done, n, offset);
+                           rl_escape_str(safe, sizeof safe, name), offset + done, n, offset);
         done += (size_t)got;
     }
     return RL_OK;
@@ -176,7 +175,7 @@ rl_status rl_read_file(const char *path, size_t limit, char **data, size_t *size
 {
     char name[NAME_MAX_SHOWN], quoted[NAME_MAX_SHOWN + 2];
     if (strcmp(path, "-") == 0) return read_stream(STDIN_FILENO, "standard input", limit, data, size, err);
-    snprintf(quoted, sizeof quoted, "'%s'", shown(name, path));
+    snprintf(quoted, sizeof quoted, "'%s'", rl_escape_str(name, sizeof name, path));
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return rl_fail_errno(err, RL_ERR_IO, errno, "cannot open %s", quoted);
     return give_up(fd, read_stream(fd, quoted, limit, data, size, err));

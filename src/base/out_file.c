@@ -25,11 +25,6 @@ struct rl_out_file {
     char buffer[BUFFER_BYTES];
 };
 
-static const char *shown(char *buf, const char *path)
-{
-    return rl_escape(buf, NAME_MAX_SHOWN, path, strlen(path));
-}
-
 static void release(rl_out_file *f)
 {
     if (f->fd >= 0) close(f->fd);
@@ -46,13 +41,14 @@ static rl_status resolve(const char *path, char **out, mode_t *mode, rl_error *e
     *mode = 0;
     if (stat(path, &st) == 0) {
         if (!S_ISREG(st.st_mode))
-            return rl_fail(err, RL_ERR_IO, "cannot write '%s': it exists and is not a file", shown(name, path));
+            return rl_fail(err, RL_ERR_IO, "cannot write '%s': it exists and is not a file",
+                           rl_escape_str(name, sizeof name, path));
         *mode = st.st_mode & 07777;
         *out = realpath(path, NULL);
     } else {
         *out = strdup(path);
     }
-    if (!*out) return rl_fail_errno(err, RL_ERR_IO, errno, "cannot resolve '%s'", shown(name, path));
+    if (!*out) return rl_fail_errno(err, RL_ERR_IO, errno, "cannot resolve '%s'", rl_escape_str(name, sizeof name, path));
     return RL_OK;
 }
 
@@ -74,7 +70,7 @@ rl_status rl_out_open(const char *path, rl_out_file **out, rl_error *err)
     char name[NAME_MAX_SHOWN];
     mode_t mode;
     rl_out_file *f = rl_alloc(1, sizeof *f);
-    if (!f) return rl_fail(err, RL_ERR_MEMORY, "not enough memory to write '%s'", shown(name, path));
+    if (!f) return rl_fail(err, RL_ERR_MEMORY, "not enough memory to write '%s'", rl_escape_str(name, sizeof name, path));
     f->fd = -1;
     f->failed = RL_OK;
     f->position = 0;
@@ -91,7 +87,7 @@ rl_status rl_out_open(const char *path, rl_out_file **out, rl_error *err)
     if (f->fd < 0) {
         int cause = f->temporary ? errno : ENOMEM;
         release(f);
-        return rl_fail_errno(err, RL_ERR_IO, cause, "cannot create a file beside '%s'", shown(name, path));
+        return rl_fail_errno(err, RL_ERR_IO, cause, "cannot create a file beside '%s'", rl_escape_str(name, sizeof name, path));
     }
     if (mode != 0) (void)fchmod(f->fd, mode); /* a replaced file keeps its permissions where the system lets it */
     *out = f;
@@ -107,7 +103,8 @@ static rl_status write_through(rl_out_file *f, const void *data, size_t n, rl_er
         if (done < 0 && errno == EINTR) continue;
         if (done <= 0) {
             f->failed = RL_ERR_IO;
-            return rl_fail_errno(err, RL_ERR_IO, done < 0 ? errno : ENOSPC, "cannot write '%s'", shown(name, f->path));
+            return rl_fail_errno(err, RL_ERR_IO, done < 0 ? errno : ENOSPC, "cannot write '%s'",
+                                 rl_escape_str(name, sizeof name, f->path));
         }
         p += done;
         n -= (size_t)done;
@@ -125,7 +122,7 @@ static rl_status flush(rl_out_file *f, rl_error *err)
 static rl_status already_failed(const rl_out_file *f, rl_error *err)
 {
     char name[NAME_MAX_SHOWN];
-    return rl_fail(err, f->failed, "cannot write '%s': an earlier write failed", shown(name, f->path));
+    return rl_fail(err, f->failed, "cannot write '%s': an earlier write failed", rl_escape_str(name, sizeof name, f->path));
 }
 
 rl_status rl_out_write(rl_out_file *f, const void *data, size_t n, rl_error *err)
@@ -169,16 +166,17 @@ rl_status rl_out_commit(rl_out_file *f, rl_error *err)
     char name[NAME_MAX_SHOWN];
     rl_status status = f->failed != RL_OK ? already_failed(f, err) : flush(f, err);
     if (status == RL_OK && fsync(f->fd) != 0)
-        status = rl_fail_errno(err, RL_ERR_IO, errno, "cannot write '%s' to the disk", shown(name, f->path));
+        status =
+            rl_fail_errno(err, RL_ERR_IO, errno, "cannot write '%s' to the disk", rl_escape_str(name, sizeof name, f->path));
     if (status == RL_OK) {
         int fd = f->fd;
         f->fd = -1;
         /* Network file systems report a full disk here. EINTR leaves the descriptor closed on Linux. */
         if (close(fd) != 0 && errno != EINTR)
-            status = rl_fail_errno(err, RL_ERR_IO, errno, "cannot finish '%s'", shown(name, f->path));
+            status = rl_fail_errno(err, RL_ERR_IO, errno, "cannot finish '%s'", rl_escape_str(name, sizeof name, f->path));
     }
     if (status == RL_OK && rename(f->temporary, f->path) != 0)
-        status = rl_fail_errno(err, RL_ERR_IO, errno, "cannot put '%s' in place", shown(name, f->path));
+        status = rl_fail_errno(err, RL_ERR_IO, errno, "cannot put '%s' in place", rl_escape_str(name, sizeof name, f->path));
     if (status != RL_OK) {
         rl_out_abort(f);
         return status;
