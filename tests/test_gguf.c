@@ -2,6 +2,7 @@
 #include "support/gguf_bytes.h"
 #include "support/support.h"
 
+#include <dirent.h>
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -395,6 +396,32 @@ static void test_mutations(void **state)
     assert_true(refused > 1000);
 }
 
+/* What the fuzzer found interesting, and everything that ever made it fail. */
+static void test_fuzz_corpus(void **state)
+{
+    (void)state;
+    static const char *const dirs[] = {REDLITE_SOURCE_DIR "/tests/fuzz/corpus/gguf",
+                                       REDLITE_SOURCE_DIR "/tests/fuzz/regressions/gguf"};
+    unsigned files = 0;
+    for (size_t i = 0; i < 2; i++) {
+        DIR *dir = opendir(dirs[i]);
+        if (!dir) continue; /* no failure was found yet */
+        for (struct dirent *e; (e = readdir(dir));) {
+            if (e->d_name[0] == '.') continue;
+            char path[PATH_MAX];
+            size_t size;
+            rl_error err = {0};
+            char *data = rl_test_read(rl_test_join(path, dirs[i], e->d_name), &size);
+            rl_status s = parse_exact(data, size, &err);
+            assert_true(s == RL_OK || (s == err.status && err.text[0]));
+            free(data);
+            files++;
+        }
+        closedir(dir);
+    }
+    assert_true(files >= 9);
+}
+
 /* Many keys that share a long prefix and many tensors: cost must stay near linear. Nesting at the limit is read. */
 static void test_large_tables(void **state)
 {
@@ -491,7 +518,7 @@ int main(void)
         cmocka_unit_test(test_float_lookups), cmocka_unit_test(test_strings_and_arrays),
         cmocka_unit_test(test_truncation),    cmocka_unit_test(test_mutations),
         cmocka_unit_test(test_large_tables),  cmocka_unit_test(test_nesting_limit),
-        cmocka_unit_test(test_real_model),
+        cmocka_unit_test(test_real_model),    cmocka_unit_test(test_fuzz_corpus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -171,6 +171,34 @@ static void test_model_opens(void **state)
     }
 }
 
+/* general.file_type, -1 when absent. */
+static int64_t file_type_of(const char *path)
+{
+    rl_gguf *g = NULL;
+    rl_error err = {0};
+    uint32_t v = 0;
+    bool found = false;
+    rl_assert_ok(rl_gguf_open(path, &g, &err), &err);
+    rl_assert_ok(rl_gguf_get_u32(g, "general.file_type", &v, &found, &err), &err);
+    rl_gguf_close(g);
+    return found ? (int64_t)v : -1;
+}
+
+static void test_file_type(void **state)
+{
+    place *p = *state;
+    static const struct {
+        const char *mix;
+        int64_t file_type;
+    } cases[] = {{"iq2_xxs", 19}, {"iq3_xxs", 23}, {"q4_k", 15}, {"q8_0", 7}, {"f32", 0}, {"iq2_xs", -1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rl_error err = {0};
+        const rl_synth_options opt = {.preset = "tiny", .mix = cases[i].mix, .n_layer = 1, .threads = 1};
+        rl_assert_ok(rl_synth(p->a, &opt, NULL, &err), &err);
+        assert_int_equal(file_type_of(p->a), cases[i].file_type);
+    }
+}
+
 /* The layers whose experts the published quantiser gives the larger type. */
 static void test_expert_types(void **state)
 {
@@ -298,6 +326,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_options, setup, teardown),
         cmocka_unit_test(test_blocks),
         cmocka_unit_test_setup_teardown(test_model_opens, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_file_type, setup, teardown),
         cmocka_unit_test_setup_teardown(test_expert_types, setup, teardown),
         cmocka_unit_test_setup_teardown(test_vocabulary, setup, teardown),
         cmocka_unit_test_setup_teardown(test_deterministic, setup, teardown),

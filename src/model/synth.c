@@ -47,15 +47,16 @@ typedef struct mix {
     rl_type kv, out, shared_down;
     rl_type experts, experts_edge, down, down_edge;
     uint32_t first, last;
-    rl_type mtp; /* every matrix of the MTP block */
+    rl_type mtp;       /* every matrix of the MTP block */
+    int32_t file_type; /* general.file_type; negative: the key is left out */
 } mix;
 
 static const mix mixes[] = {
     {"iq2_xxs", RL_Q2_K, RL_Q5_K, RL_IQ2_XXS, RL_Q4_K, RL_Q4_K, RL_Q4_K, RL_IQ1_M, RL_IQ2_XS, RL_IQ1_M, RL_IQ2_XS, 6, 5,
-     RL_Q8_0},
+     RL_Q8_0, 19},
     {"iq3_xxs", RL_IQ3_S, RL_Q5_K, RL_IQ3_XXS, RL_Q4_K, RL_Q4_K, RL_Q4_K, RL_IQ3_XXS, RL_IQ3_XXS, RL_IQ3_XXS, RL_IQ3_S, 6, 0,
-     RL_Q8_0},
-    {"q4_k", RL_Q4_K, RL_Q6_K, RL_Q4_K, RL_Q4_K, RL_Q5_K, RL_Q6_K, RL_Q4_K, RL_Q4_K, RL_Q4_K, RL_Q4_K, 0, 0, RL_Q8_0},
+     RL_Q8_0, 23},
+    {"q4_k", RL_Q4_K, RL_Q6_K, RL_Q4_K, RL_Q4_K, RL_Q5_K, RL_Q6_K, RL_Q4_K, RL_Q4_K, RL_Q4_K, RL_Q4_K, 0, 0, RL_Q8_0, 15},
 };
 enum { N_MIXES = sizeof mixes / sizeof *mixes };
 
@@ -193,10 +194,24 @@ static void add_block(plan *p, uint32_t b, const mix *m, bool attention)
     add_experts(p, b, m);
 }
 
+/* The informative number of a file whose matrices all have type t, where one is assigned. */
+static int32_t uniform_file_type(rl_type t)
+{
+    static const struct {
+        rl_type type;
+        int32_t file_type;
+    } assigned[] = {{RL_F32, 0},    {RL_F16, 1},   {RL_Q4_0, 2},   {RL_Q4_1, 3},   {RL_Q8_0, 7},    {RL_Q5_0, 8},
+                    {RL_Q5_1, 9},   {RL_Q2_K, 10}, {RL_Q6_K, 18},  {RL_IQ1_S, 24}, {RL_IQ4_NL, 25}, {RL_IQ4_XS, 30},
+                    {RL_IQ1_M, 31}, {RL_BF16, 32}, {RL_TQ1_0, 36}, {RL_TQ2_0, 37}};
+    for (size_t i = 0; i < sizeof assigned / sizeof *assigned; i++)
+        if (assigned[i].type == t) return assigned[i].file_type;
+    return -1;
+}
+
 static mix uniform_mix(const char *name, rl_type t)
 {
     bool plain = rl_type_get((uint32_t)t)->block_weights == 1;
-    return (mix){name, t, t, t, t, t, t, t, t, t, t, 0, 0, plain ? t : RL_Q8_0};
+    return (mix){name, t, t, t, t, t, t, t, t, t, t, 0, 0, plain ? t : RL_Q8_0, uniform_file_type(t)};
 }
 
 static void add_mtp(plan *p)
@@ -336,6 +351,7 @@ static rl_status write_metadata(rl_gguf_writer *w, const plan *p, rl_error *err)
     if (s == RL_OK) s = rl_gguf_write_string(w, "general.type", "model", 5, err);
     if (s == RL_OK) s = rl_gguf_write_string(w, "general.name", name, (size_t)n, err);
     if (s == RL_OK) s = rl_gguf_write_u32(w, "general.quantization_version", 2, err);
+    if (s == RL_OK && p->mix.file_type >= 0) s = rl_gguf_write_u32(w, "general.file_type", (uint32_t)p->mix.file_type, err);
     if (s == RL_OK) s = write_arch_keys(w, p, err);
     if (s == RL_OK) s = rl_synth_write_vocab(w, p->shape->n_vocab, err);
     for (uint32_t i = 0; i < p->n && s == RL_OK; i++)
