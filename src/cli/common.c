@@ -20,7 +20,8 @@ int cli_error(const rl_error *err)
     return CLI_EXIT_FAILURE;
 }
 
-/* ---- Interrupt ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Interrupt
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 static volatile sig_atomic_t interrupted;
 
@@ -32,7 +33,8 @@ static void on_signal(int sig)
 
 void cli_catch_signals(void)
 {
-    /* Reset after the first: a second Ctrl-C ends a pass that takes too long. No SA_RESTART, so that a read of the terminal ends. */
+    /* Reset after the first: a second Ctrl-C ends a pass that takes too long. No SA_RESTART, so that a read of the terminal
+     * ends. */
     struct sigaction act = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
     sigaction(SIGINT, &act, NULL);
     sigaction(SIGTERM, &act, NULL);
@@ -53,7 +55,8 @@ bool cli_keep_going(void *ctx, uint64_t done, uint64_t total)
     return !interrupted;
 }
 
-/* ---- Standard output ------------------------------------------------------------------------------------------------------------ */
+/* ---- Standard output
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static struct {
     char data[1 << 16];
@@ -126,7 +129,8 @@ int cli_finish_stdout(void)
     return CLI_EXIT_FAILURE;
 }
 
-/* ---- The engine ------------------------------------------------------------------------------------------------------------------- */
+/* ---- The engine
+ * ------------------------------------------------------------------------------------------------------------------- */
 
 cli_engine_values cli_engine = {
     .backend = "auto", .isa = "auto", .context = RL_DEFAULT_CONTEXT, .precision = RL_PRECISION_FAST, .kv = RL_KV_F32};
@@ -135,28 +139,60 @@ static const char *const precision_names[] = {"exact", "fast", NULL}; /* in the 
 static const char *const kv_names[] = {"f32", "f16", NULL};           /* in the order of rl_kv_type */
 
 #define MODEL_OPTION                                                                                                           \
-    {.name = "model",                                                                                                          \
-     .letter = 'm',                                                                                                            \
-     .kind = CLI_TEXT,                                                                                                         \
-     .value = &cli_engine.model,                                                                                               \
-     .arg = "FILE",                                                                                                            \
-     .help = "GGUF file (part 1 of a split one)\ndefault: the bundled tiny model"}
+    {                                                                                                                          \
+        .name = "model", .letter = 'm', .kind = CLI_TEXT, .value = &cli_engine.model, .arg = "FILE",                           \
+        .help = "GGUF file (part 1 of a split one)\ndefault: the bundled tiny model"                                           \
+    }
 
 const cli_option cli_model_options[] = {MODEL_OPTION, {0}};
 
 const cli_option cli_engine_options[] = {
     MODEL_OPTION,
-    {.name = "backend", .kind = CLI_TEXT, .value = &cli_engine.backend, .arg = "NAME", .help = "auto, cpu, ref, ... (redlite version lists them)"},
+    {.name = "backend",
+     .kind = CLI_TEXT,
+     .value = &cli_engine.backend,
+     .arg = "NAME",
+     .help = "auto, cpu, ref, ... (redlite version lists them)"},
     {.name = "isa", .kind = CLI_TEXT, .value = &cli_engine.isa, .arg = "NAME", .help = "auto, scalar, avx2, avx512, neon"},
-    {.name = "threads", .letter = 't', .kind = CLI_UINT, .value = &cli_engine.threads, .max = RL_MAX_THREADS, .arg = "N", .help = "0 (default): one per physical core"},
-    {.name = "precision", .kind = CLI_CHOICE, .value = &cli_engine.precision, .choices = precision_names, .arg = "NAME", .help = "fast (default): 8-bit activations; exact: float32"},
-    {.name = "kv", .kind = CLI_CHOICE, .value = &cli_engine.kv, .choices = kv_names, .arg = "TYPE", .help = "keys and values as f32 (default) or f16"},
-    {.name = "context", .letter = 'c', .kind = CLI_UINT, .value = &cli_engine.context, .min = 1, .max = RL_MAX_CONTEXT, .arg = "N", .help = "positions of the session (default 4096)"},
-    {.name = "batch", .letter = 'b', .kind = CLI_UINT, .value = &cli_engine.batch, .max = RL_MAX_BATCH, .arg = "N", .help = "tokens of a prefill pass, 0 (default): automatic"},
+    {.name = "threads",
+     .letter = 't',
+     .kind = CLI_UINT,
+     .value = &cli_engine.threads,
+     .max = RL_MAX_THREADS,
+     .arg = "N",
+     .help = "0 (default): one per physical core"},
+    {.name = "precision",
+     .kind = CLI_CHOICE,
+     .value = &cli_engine.precision,
+     .choices = precision_names,
+     .arg = "NAME",
+     .help = "fast (default): 8-bit activations; exact: float32"},
+    {.name = "kv",
+     .kind = CLI_CHOICE,
+     .value = &cli_engine.kv,
+     .choices = kv_names,
+     .arg = "TYPE",
+     .help = "keys and values as f32 (default) or f16"},
+    {.name = "context",
+     .letter = 'c',
+     .kind = CLI_UINT,
+     .value = &cli_engine.context,
+     .min = 1,
+     .max = RL_MAX_CONTEXT,
+     .arg = "N",
+     .help = "positions of the session (default 4096)"},
+    {.name = "batch",
+     .letter = 'b',
+     .kind = CLI_UINT,
+     .value = &cli_engine.batch,
+     .max = RL_MAX_BATCH,
+     .arg = "N",
+     .help = "tokens of a prefill pass, 0 (default): automatic"},
     {0}};
 
 const cli_option cli_output_options[] = {
-    {.name = "quiet", .letter = 'q', .kind = CLI_FLAG, .value = &cli_engine.quiet, .help = "nothing on stderr but errors"}, {0}};
+    {.name = "quiet", .letter = 'q', .kind = CLI_FLAG, .value = &cli_engine.quiet, .help = "nothing on stderr but errors"},
+    {0}};
 
 #define BUNDLED_MODEL "tiny-q4_k_m.gguf"
 
@@ -227,15 +263,24 @@ bool cli_open_tokenizer(rl_tokenizer **t, int *status)
     return false;
 }
 
-/* ---- Prompts ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- Prompts
+ * ------------------------------------------------------------------------------------------------------------------------ */
 
 cli_prompt_values cli_prompt;
 
 const cli_option cli_prompt_options[] = {
     {.name = "prompt", .letter = 'p', .kind = CLI_TEXT, .value = &cli_prompt.text, .arg = "TEXT", .help = "the text"},
-    {.name = "file", .letter = 'f', .kind = CLI_TEXT, .value = &cli_prompt.file, .arg = "FILE", .help = "the text in a file, - for standard input"},
+    {.name = "file",
+     .letter = 'f',
+     .kind = CLI_TEXT,
+     .value = &cli_prompt.file,
+     .arg = "FILE",
+     .help = "the text in a file, - for standard input"},
     {.name = "tokens", .kind = CLI_IDS, .value = &cli_prompt.tokens, .arg = "IDS", .help = "token ids instead of text: 1,2,3"},
-    {.name = "plain", .kind = CLI_FLAG, .value = &cli_prompt.plain, .help = "text like <|im_end|> is text, not a control token"},
+    {.name = "plain",
+     .kind = CLI_FLAG,
+     .value = &cli_prompt.plain,
+     .help = "text like <|im_end|> is text, not a control token"},
     {0}};
 
 bool cli_read_text(const char *command, char **text, size_t *size, int *status)
@@ -289,7 +334,8 @@ bool cli_read_ids(const char *command, const rl_tokenizer *t, int32_t **ids, siz
     return false;
 }
 
-/* ---- Progress ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- Progress
+ * ------------------------------------------------------------------------------------------------------------------------ */
 
 bool cli_show_progress(void *ctx, uint64_t done, uint64_t total)
 {

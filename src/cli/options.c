@@ -20,7 +20,8 @@ int cli_usage_error(const char *command, const char *fmt, ...)
     return CLI_EXIT_USAGE;
 }
 
-/* ---- Near names ------------------------------------------------------------------------------------------------------------ */
+/* ---- Near names ------------------------------------------------------------------------------------------------------------
+ */
 
 enum { NEAR_MAX = 48 };
 
@@ -30,7 +31,8 @@ static unsigned distance(const char *a, const char *b)
     size_t na = strlen(a), nb = strlen(b);
     if (na > NEAR_MAX || nb > NEAR_MAX) return 1000;
     unsigned row[NEAR_MAX + 1];
-    for (size_t j = 0; j <= nb; j++) row[j] = (unsigned)j;
+    for (size_t j = 0; j <= nb; j++)
+        row[j] = (unsigned)j;
     for (size_t i = 1; i <= na; i++) {
         unsigned diagonal = row[0];
         row[0] = (unsigned)i;
@@ -61,7 +63,8 @@ const char *cli_nearest(const char *given, const char *const *names)
     return best;
 }
 
-/* ---- Values ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Values ----------------------------------------------------------------------------------------------------------------
+ */
 
 static const char *shown(const char *text)
 {
@@ -155,7 +158,8 @@ bool cli_parse_ids(const char *text, size_t n, int32_t **ids, size_t *n_ids, cha
             continue;
         }
         size_t len = 0;
-        while (i + len < n && !(text[i + len] && strchr(gap, text[i + len]))) len++;
+        while (i + len < n && !(text[i + len] && strchr(gap, text[i + len])))
+            len++;
         int64_t v;
         if (!parse_whole(text + i, len, 0, INT32_MAX, &v, why, cap)) {
             free(list);
@@ -197,8 +201,10 @@ static bool parse_biases(const cli_option *o, const char *text, char *why, size_
         }
         memcpy(number, p + id_len + 1, n - id_len - 1);
         bool forbid = strcmp(number, "-inf") == 0;
-        if (forbid) list->bias[list->n] = -INFINITY;
-        else if (!parse_real(number, -1000, 1000, &list->bias[list->n], why, cap)) return false;
+        if (forbid)
+            list->bias[list->n] = -INFINITY;
+        else if (!parse_real(number, -1000, 1000, &list->bias[list->n], why, cap))
+            return false;
         list->id[list->n++] = (int32_t)id;
         p += n;
         if (!*p) return true;
@@ -209,8 +215,11 @@ static bool set_value(const cli_option *o, const char *text, char *why, size_t c
 {
     int64_t v;
     switch (o->kind) {
-    case CLI_FLAG: return true;
-    case CLI_TEXT: *(const char **)o->value = text; return true;
+    case CLI_FLAG:
+        return true;
+    case CLI_TEXT:
+        *(const char **)o->value = text;
+        return true;
     case CLI_INT:
         if (!parse_whole(text, strlen(text), o->min, o->max, &v, why, cap)) return false;
         *(int32_t *)o->value = (int32_t)v;
@@ -219,10 +228,14 @@ static bool set_value(const cli_option *o, const char *text, char *why, size_t c
         if (!parse_whole(text, strlen(text), o->min, o->max, &v, why, cap)) return false;
         *(uint32_t *)o->value = (uint32_t)v;
         return true;
-    case CLI_FLOAT: return parse_real(text, o->min, o->max, o->value, why, cap);
-    case CLI_CHOICE: return parse_choice(o, text, why, cap);
-    case CLI_UINTS: return parse_uints(o, text, why, cap);
-    case CLI_BIASES: return parse_biases(o, text, why, cap);
+    case CLI_FLOAT:
+        return parse_real(text, o->min, o->max, o->value, why, cap);
+    case CLI_CHOICE:
+        return parse_choice(o, text, why, cap);
+    case CLI_UINTS:
+        return parse_uints(o, text, why, cap);
+    case CLI_BIASES:
+        return parse_biases(o, text, why, cap);
     case CLI_IDS: {
         cli_ids *ids = o->value;
         free(ids->ids);
@@ -233,19 +246,24 @@ static bool set_value(const cli_option *o, const char *text, char *why, size_t c
     return false;
 }
 
-/* ---- Help ------------------------------------------------------------------------------------------------------------------- */
+/* ---- Help -------------------------------------------------------------------------------------------------------------------
+ */
 
 static void print_option(const cli_option *o)
 {
     char left[80];
     int n = 0;
-    if (o->letter) n = snprintf(left, sizeof left, "  -%c, --%s", o->letter, o->name);
-    else n = snprintf(left, sizeof left, "      --%s", o->name);
+    if (o->letter)
+        n = snprintf(left, sizeof left, "  -%c, --%s", o->letter, o->name);
+    else
+        n = snprintf(left, sizeof left, "      --%s", o->name);
     if (o->kind != CLI_FLAG && n > 0 && (size_t)n < sizeof left)
         snprintf(left + n, sizeof left - (size_t)n, " %s", o->arg ? o->arg : "VALUE");
     const char *line = o->help;
-    if (strlen(left) > 30) printf("%s\n%32s", left, "");
-    else printf("%-32s", left);
+    if (strlen(left) > 30)
+        printf("%s\n%32s", left, "");
+    else
+        printf("%-32s", left);
     for (;;) {
         size_t len = strcspn(line, "\n");
         printf("%.*s\n", (int)len, line);
@@ -260,12 +278,14 @@ static void print_help(const cli_command_line *cl)
     printf("Usage: redlite %s %s\n\n%s\n", cl->command, cl->usage, cl->about);
     for (const cli_table *t = cl->tables; t->title; t++) {
         printf("\n%s\n", t->title);
-        for (const cli_option *o = t->options; o->name; o++) print_option(o);
+        for (const cli_option *o = t->options; o->name; o++)
+            print_option(o);
     }
     printf("\n  -h, --help                      this text\n");
 }
 
-/* ---- Parsing ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Parsing ----------------------------------------------------------------------------------------------------------------
+ */
 
 static const cli_option *find_option(const cli_command_line *cl, const char *name, size_t n, char letter)
 {
@@ -281,7 +301,8 @@ static int unknown_option(const cli_command_line *cl, const char *arg, size_t n)
     const char *names[MAX + 1] = {"help"};
     size_t count = 1;
     for (const cli_table *t = cl->tables; t->title; t++)
-        for (const cli_option *o = t->options; o->name && count < MAX; o++) names[count++] = o->name;
+        for (const cli_option *o = t->options; o->name && count < MAX; o++)
+            names[count++] = o->name;
     char given[64], quoted[80];
     snprintf(given, sizeof given, "%.*s", (int)n, arg);
     rl_escape(quoted, sizeof quoted, arg, n);
@@ -303,9 +324,12 @@ static int take_option(cli_command_line *cl, int argc, char **argv, int *i)
         *(bool *)o->value = true;
         return CLI_GO_ON;
     }
-    if (value) value++;
-    else if (*i + 1 < argc) value = argv[++*i];
-    else return cli_usage_error(cl->command, "%.*s needs a value (%s)", (int)n, arg, o->arg ? o->arg : "VALUE");
+    if (value)
+        value++;
+    else if (*i + 1 < argc)
+        value = argv[++*i];
+    else
+        return cli_usage_error(cl->command, "%.*s needs a value (%s)", (int)n, arg, o->arg ? o->arg : "VALUE");
     char why[512] = "";
     if (set_value(o, value, why, sizeof why)) return CLI_GO_ON;
     return cli_usage_error(cl->command, "%.*s: %s", (int)n, arg, why);

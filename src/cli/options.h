@@ -58,9 +58,9 @@ typedef struct cli_table {
 } cli_table;
 
 typedef struct cli_command_line {
-    const char *command; /* "generate" */
-    const char *usage;   /* after the command's name */
-    const char *about;   /* a paragraph or more */
+    const char *command;     /* "generate" */
+    const char *usage;       /* after the command's name */
+    const char *about;       /* a paragraph or more */
     const cli_table *tables; /* title NULL ends */
     int max_positional;
     /* out */

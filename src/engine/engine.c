@@ -123,6 +123,10 @@ static rl_status open_backend(rl_engine *e, const rl_engine_options *o, rl_error
                              .progress_ctx = (void *)o};
     rl_status st = rl_isa_parse(bo.isa, &e->isa, err);
     if (st != RL_OK) return st;
+    if (strcmp(ops->name, "ref") == 0) { /* plain C in double precision whatever is asked: say so */
+        e->precision = RL_PRECISION_EXACT;
+        e->isa = RL_ISA_SCALAR;
+    }
     return ops->open(e->model, &bo, &e->backend, err);
 }
 

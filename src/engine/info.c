@@ -58,6 +58,23 @@ static const char G_EMBED[] = "embedding", G_HEAD[] = "head", G_DELTANET[] = "de
                   G_ROUTER[] = "router", G_EXPERTS[] = "experts", G_SHARED[] = "shared expert", G_NORMS[] = "norms and vectors",
                   G_MTP[] = "mtp";
 
+static int rank(const char *group)
+{
+    const char *const order[] = {G_EMBED, G_DELTANET, G_ATTENTION, G_ROUTER, G_EXPERTS, G_SHARED, G_NORMS, G_HEAD, G_MTP};
+    int i = 0;
+    while (order[i] != group)
+        i++;
+    return i;
+}
+
+/* In the order of the data flow, the largest type of a group first. */
+static int by_rank(const void *a, const void *b)
+{
+    const rl_group_info *x = a, *y = b;
+    int d = rank(x->group) - rank(y->group);
+    return d ? d : x->bytes < y->bytes ? 1 : x->bytes > y->bytes ? -1 : 0;
+}
+
 static void collect_groups(info_box *b, const rl_model *m)
 {
     add_matrix(b, G_EMBED, &m->embed);
@@ -90,6 +107,7 @@ static void collect_groups(info_box *b, const rl_model *m)
     b->info.parameters = all_weights;
     if (all_bytes > bytes && all_weights > weights)
         add(b, G_NORMS, "F32", n > tensors ? n - tensors : 0, all_weights - weights, all_bytes - bytes);
+    qsort(b->groups, b->info.n_groups, sizeof *b->groups, by_rank);
 }
 
 static uint64_t one_expert(const rl_layer *l)

@@ -1,0 +1,104 @@
+/* cli/main: finds the command. */
+#include "cli.h"
+
+#include <string.h>
+
+typedef struct command {
+    const char *name, *summary;
+    int (*run)(int argc, char **argv);
+} command;
+
+static int cmd_version(int argc, char **argv);
+static int cmd_help(int argc, char **argv);
+
+static const command commands[] = {
+    {"generate", "continue a text, or answer a message with --chat", cmd_generate},
+    {"tokenize", "text to token ids", cmd_tokenize},
+    {"detokenize", "token ids to text", cmd_detokenize},
+    {"logits", "write the model's logits for every position", cmd_logits},
+    {"perplexity", "how well the model predicts a text", cmd_perplexity},
+    {"info", "shape, layers, types, bytes and memory of a model", cmd_info},
+    {"parity", "compare one backend with another, stage by stage", cmd_parity},
+    {"bench", "time prefill and decode", cmd_bench},
+    {"synth", "write a model with random weights at a real shape", cmd_synth},
+    {"version", "version, processor and backends", cmd_version},
+    {"help", "this text, or the help of a command", cmd_help},
+};
+enum { N_COMMANDS = sizeof commands / sizeof *commands };
+
+static const command *find_command(const char *name)
+{
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        if (strcmp(commands[i].name, name) == 0) return &commands[i];
+    return NULL;
+}
+
+static int unknown_command(const char *name)
+{
+    const char *names[N_COMMANDS + 1] = {0};
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        names[i] = commands[i].name;
+    char shown[80];
+    const char *near = cli_nearest(name, names);
+    fprintf(stderr, "redlite: unknown command \"%s\"", rl_escape(shown, sizeof shown, name, strlen(name)));
+    if (near) fprintf(stderr, "; did you mean %s?", near);
+    fputs("\nTry: redlite help\n", stderr);
+    return CLI_EXIT_USAGE;
+}
+
+static int print_commands(void)
+{
+    cli_outf("Red Lite %s runs large mixture-of-experts language models (Qwen3-Next) from a GGUF file.\n\n"
+             "Usage: redlite COMMAND [OPTIONS]\n\n",
+             rl_version());
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        cli_outf("  %-14s%s\n", commands[i].name, commands[i].summary);
+    cli_out_text("\nredlite COMMAND --help tells more. A first try, with the bundled model:\n"
+                 "  redlite generate -p \"Once upon a time\"\n");
+    return cli_out_status();
+}
+
+static int cmd_help(int argc, char **argv)
+{
+    if (argc < 2) return print_commands();
+    const command *c = find_command(argv[1]);
+    if (!c) return unknown_command(argv[1]);
+    if (c->run == cmd_help) return print_commands();
+    char help[] = "--help", *args[] = {argv[1], help, NULL};
+    return c->run(2, args);
+}
+
+static int cmd_version(int argc, char **argv)
+{
+    static const cli_table tables[] = {{0}};
+    cli_command_line cl = {
+        .command = "version", .usage = "", .about = "Prints the version, the processor and the backends.", .tables = tables};
+    int st = cli_parse(&cl, argc, argv);
+    if (st != CLI_GO_ON) return st;
+    rl_machine_info m;
+    rl_machine(&m);
+    cli_outf("%s\n", rl_build_info());
+    cli_outf("processor: %s, %d cores (%d physical), kernels up to %s\n", m.cpu, m.logical_cores, m.physical_cores, m.best_isa);
+    cli_out_text("backends:");
+    for (const char *const *b = rl_backend_names(); *b; b++)
+        cli_outf(" %s", *b);
+    cli_out_text("\n");
+    return cli_out_status();
+}
+
+int main(int argc, char **argv)
+{
+    cli_catch_signals();
+    if (argc < 2) {
+        int st = print_commands();
+        return st == CLI_EXIT_OK ? CLI_EXIT_USAGE : st;
+    }
+    const char *name = argv[1];
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) return print_commands();
+    if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
+        char version[] = "version", *args[] = {version, NULL};
+        return cmd_version(1, args);
+    }
+    const command *c = find_command(name);
+    return c ? c->run(argc - 1, argv + 1) : unknown_command(name);
+}
