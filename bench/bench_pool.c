@@ -7,8 +7,8 @@
 #include <stdlib.h>
 
 #define BARRIERS 20000
-#define RUNS 20000
-#define REPEATS 5
+#define RUNS     20000
+#define REPEATS  5
 
 static void barriers(void *ctx, int member)
 {

@@ -28,11 +28,11 @@ static bool bit(uint32_t word, int n)
 
 static void read_brand(char out[64])
 {
-    uint32_t r[12];
+    uint32_t r[12] = {0};
     unsigned most, b, c, d;
     if (!__get_cpuid(0x80000000u, &most, &b, &c, &d) || most < 0x80000004u) return;
     for (unsigned i = 0; i < 3; i++)
-        __get_cpuid(0x80000002u + i, &r[4 * i], &r[4 * i + 1], &r[4 * i + 2], &r[4 * i + 3]);
+        if (!__get_cpuid(0x80000002u + i, &r[4 * i], &r[4 * i + 1], &r[4 * i + 2], &r[4 * i + 3])) return;
     const char *text = (const char *)r;
     size_t n = 48;
     while (n > 0 && *text == ' ') {

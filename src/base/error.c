@@ -6,6 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#undef rl_fail /* the analyser's stand-ins */
+#undef rl_fail_errno
+
 /* Formats into a buffer of its own first: an argument may be the text that is being replaced. */
 static rl_status fail_v(rl_error *err, rl_status status, const char *suffix, const char *fmt, va_list args)
 {

@@ -43,6 +43,10 @@ static rl_status fail_at(const cursor *c, rl_status status, const char *fmt, ...
                    rl_escape(name, sizeof name, c->name.data, c->name.size), what);
 }
 
+#if defined(__clang_analyzer__)
+#define fail_at(c, status, ...) (fail_at(c, status, __VA_ARGS__), (status)) /* the reason is in base/error.h */
+#endif
+
 static uint64_t left(const cursor *c)
 {
     return c->size - c->pos;

@@ -54,7 +54,7 @@ static void append(rl_gguf_writer *w, buffer *b, const void *data, size_t n)
     if (w->failed.status != RL_OK || n == 0) return;
     size_t need;
     if (!rl_add_size(b->size, n, &need)) need = SIZE_MAX;
-    if (need > b->capacity) {
+    if (need > b->capacity || !b->data) {
         size_t capacity = need > SIZE_MAX / 2 ? need : need * 2;
         uint8_t *grown = rl_realloc(b->data, capacity, 1);
         if (!grown) {

@@ -31,7 +31,7 @@ void rl_tile_build_portable(rl_type type, const rl_ktype *k, const uint8_t *cons
     const rl_quant_traits *traits = rl_quant_get(type);
     const rl_type_info *info = rl_type_get(type);
     const uint32_t n = info->block_weights;
-    rl_block_codes codes;
+    rl_block_codes codes = {0};
     for (uint32_t r = 0; r < RL_TILE_ROWS; r++) {
         for (uint32_t b = 0; b * n < n_cols; b++) {
             traits->unpack(rows[r] + (size_t)b * info->block_bytes, &codes);
