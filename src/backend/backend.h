@@ -63,6 +63,8 @@ typedef struct rl_backend_options {
     /* Progress of loading, 0..1, may be NULL; returning false cancels with RL_ERR_CANCELLED. */
     bool (*progress)(void *ctx, double fraction);
     void *progress_ctx;
+    bool profile;        /* collect rl_profile (also RL_PREFILL_PROFILE=1) */
+    bool repack_experts; /* re-encode the experts for the kernels too: faster, a copy of them in memory */
 } rl_backend_options;
 
 typedef struct rl_backend rl_backend;
@@ -95,6 +97,21 @@ typedef struct rl_backend_memory {
     uint64_t seq_fixed; /* per sequence, independent of length */
     uint64_t seq_per_token;
 } rl_backend_memory;
+
+/* Where the time of passes went, by the backend's own phases. Bytes and FLOPs are computed from shapes: what a phase must move
+ * at least once, and two per multiply-add. */
+#define RL_PROFILE_STAGES_MAX 32
+typedef struct rl_profile_stage {
+    const char *name;
+    uint64_t calls, bytes, flops;
+    double seconds;
+} rl_profile_stage;
+typedef struct rl_profile {
+    uint64_t passes, rows;
+    double seconds;
+    uint32_t n_stages;
+    rl_profile_stage stages[RL_PROFILE_STAGES_MAX];
+} rl_profile;
 
 typedef struct rl_backend_ops {
     const char *name; /* "ref", "cpu", ... */
@@ -137,6 +154,10 @@ typedef struct rl_backend_ops {
                      float *hidden_out, rl_error *err);
     uint32_t (*mtp_position)(const rl_seq *s);
     void (*mtp_truncate)(rl_seq *s, uint32_t n); /* keeps the first n entries */
+
+    /* Optional (NULL in backends without it): what was collected since open, of single-row passes or of the others. False when
+     * profiling is off. */
+    bool (*profile)(const rl_backend *b, bool decode, rl_profile *out);
 } rl_backend_ops;
 
 /* Every backend's objects begin with this. */
