@@ -13,9 +13,9 @@
 
 /* Key positions of an attention tile. Tiles start at multiples of it, so a row's result depends on its position alone. */
 #define CPU_TILE 64
-/* Segments shorter than this take the row-by-row attention of decode; so a draft verified in one pass sees the numbers of
- * token-by-token decoding. */
-#define CPU_TILE_MIN_TOKENS 9
+/* Segments shorter than this take the attention and the recurrence of decode, row by row; so a draft verified in one pass sees
+ * the very numbers of token-by-token decoding. */
+#define CPU_BATCH_MIN 9
 /* Decode attention cuts a row's positions into splits of whole multiples of CPU_SPLIT_MIN, at most CPU_SPLITS of them. */
 #define CPU_SPLIT_MIN  256
 #define CPU_SPLITS     64
@@ -82,7 +82,7 @@ typedef struct cpu_scratch {
     float *experts, *shared;       /* [n][E] */
     float *cosine, *sine;          /* [n][R / 2] */
     float *partial;                /* [CPU_SPLIT_ROWS][H][CPU_SPLITS][D + 2] */
-    float *tap;                    /* [n][widest], rows packed for the tap; only allocated by passes with one */
+    float *tap;                    /* [n][kd], strided rows packed for the tap; allocated by the first pass with one */
     uint32_t *iota;                /* 0, 1, 2, ... n * k */
     uint32_t *pair_token;          /* [n * k] sorted by expert, then token */
     float *pair_weight;            /* [n * k] */
@@ -105,10 +105,11 @@ typedef struct cpu_backend {
     int n_members;
     const rl_vec *vec;
     cpu_layer *layers;
-    rl_mm_matrix embed, head;
-    bool own_head; /* head is not embed */
+    rl_mm_matrix embed, head; /* embed is only read row by row and stays in the file's layout, also when tied */
     cpu_layer mtp_layer;
-    rl_mm_matrix eh_proj, mtp_embed, mtp_head;
+    rl_mm_matrix eh_proj, mtp_embed;
+    rl_mm_matrix mtp_own_head;     /* empty when the MTP block uses the trunk's */
+    const rl_mm_matrix *mtp_head;
     double *rope_freq, rope_scale;
     cpu_scratch s;
     cpu_member *members;
@@ -129,7 +130,7 @@ typedef struct cpu_pass {
     rl_tap_fn tap;
     void *tap_ctx;
     rl_status status;
-    rl_mm_act a_norm, a_mix, a_hidden, a_shared, a_joined;
+    rl_mm_act a_norm, a_attn, a_delta, a_hidden, a_shared, a_joined;
 } cpu_pass;
 
 /* One member's view of the pass. */
@@ -150,6 +151,8 @@ typedef struct cpu_product {
     float *y;
     size_t ldy;
 } cpu_product;
+
+extern const rl_backend_ops rl_backend_cpu;
 
 /* cpu_run.c */
 /* End of a phase: barrier, and the clock when profiling. */
@@ -174,6 +177,9 @@ static inline void cpu_my_rows(const cpu_worker *w, uint32_t *begin, uint32_t *e
 bool cpu_attention(cpu_worker *w, const cpu_layer *l, uint32_t layer);
 bool cpu_deltanet(cpu_worker *w, const cpu_layer *l, uint32_t layer);
 bool cpu_moe(cpu_worker *w, const cpu_layer *l, uint32_t layer);
+
+/* cpu_attn.c: query rows of an attention tile, for its buffers. */
+uint32_t cpu_attention_rows(const cpu_backend *b);
 
 /* cpu_pass.c */
 rl_status cpu_forward(rl_backend *b, const rl_pass *pass, rl_error *err);

@@ -36,7 +36,7 @@ uint32_t cpu_attention_rows(const cpu_backend *b)
 
 static bool by_tiles(const cpu_backend *b, const cpu_segment *g)
 {
-    return b->on.attn_tile && g->n >= CPU_TILE_MIN_TOKENS;
+    return b->on.attn_tile && g->n >= CPU_BATCH_MIN;
 }
 
 static uint32_t split_length(uint32_t positions)
@@ -330,10 +330,10 @@ bool cpu_attention(cpu_worker *w, const cpu_layer *l, uint32_t layer)
     cpu_my_rows(w, &begin, &end);
     gate_rows(w, begin, end);
     if (!cpu_show(w, RL_STAGE_AT_GATED, layer, s->gated, hd)) return false;
-    rl_mm_act_prepare(b->mm, &p->a_mix, begin, end);
+    rl_mm_act_prepare(b->mm, &p->a_attn, begin, end);
     cpu_sync(w, CPU_PHASE_AT_GATE);
 
-    const cpu_product out = {&l->o, &p->a_mix, NULL, n, s->mix, hp->n_embd};
+    const cpu_product out = {&l->o, &p->a_attn, NULL, n, s->mix, hp->n_embd};
     cpu_multiply(w, CPU_PHASE_AT_OUT, &out, 1);
     cpu_sync(w, CPU_PHASE_AT_OUT);
     return cpu_show(w, RL_STAGE_MIX_OUT, layer, s->mix, hp->n_embd);

@@ -102,7 +102,7 @@ static void recurrence(cpu_worker *w, const cpu_layer *l)
         float *o = s->core + (size_t)seg->row0 * hp->dn_value_dim + (size_t)h * d;
         for (uint32_t t = 0; t < seg->n; t++)
             decay[(size_t)t * hv] = expf(decay[(size_t)t * hv]);
-        if (b->on.state_sg) {
+        if (b->on.state_sg && seg->n >= CPU_BATCH_MIN) {
             b->vec->delta_chunk(state, d, seg->n, q, k, cd, q_scale, v, cd, decay, beta, hv, o, hp->dn_value_dim, w->my->delta);
             continue;
         }
@@ -156,10 +156,10 @@ bool cpu_deltanet(cpu_worker *w, const cpu_layer *l, uint32_t layer)
             b->vec->gated_norm(s->core + at, l->src->ssm_norm, s->z + at, hp->eps, s->gated + at, hp->dn_head_dim);
         }
     if (!cpu_show(w, RL_STAGE_DN_GATED, layer, s->gated, vd)) return false;
-    rl_mm_act_prepare(b->mm, &p->a_mix, begin, end);
+    rl_mm_act_prepare(b->mm, &p->a_delta, begin, end);
     cpu_sync(w, CPU_PHASE_DN_GATE);
 
-    const cpu_product out = {&l->out, &p->a_mix, NULL, n, s->mix, hp->n_embd};
+    const cpu_product out = {&l->out, &p->a_delta, NULL, n, s->mix, hp->n_embd};
     cpu_multiply(w, CPU_PHASE_DN_OUT, &out, 1);
     cpu_sync(w, CPU_PHASE_DN_OUT);
     return cpu_show(w, RL_STAGE_MIX_OUT, layer, s->mix, hp->n_embd);

@@ -83,7 +83,7 @@ static void trunk(void *ctx, int id)
     if (!norm_rows(&w, model->output_norm, RL_STAGE_FINAL_NORM, 0, begin, end)) return;
     for (uint32_t row = begin; row < end && p->hidden; row++)
         memcpy(p->hidden + (size_t)row * e, b->s.norm + (size_t)row * e, e * sizeof(float));
-    head(&w, b->own_head ? &b->head : &b->embed);
+    head(&w, &b->head);
     if (p->tap && id == 0 && p->n_wanted)
         p->status = p->tap(p->tap_ctx, RL_STAGE_LOGITS, 0, 0, p->n_wanted, model->hp.n_vocab, p->logits);
 }
@@ -114,7 +114,7 @@ static void mtp_block(void *ctx, int id)
     if (!norm_rows(&w, mtp->head_norm, RL_STAGE_FINAL_NORM, 0, begin, end)) return;
     for (uint32_t row = begin; row < end && p->hidden; row++)
         memcpy(p->hidden + (size_t)row * e, b->s.norm + (size_t)row * e, e * sizeof(float));
-    head(&w, &b->mtp_head);
+    head(&w, b->mtp_head);
 }
 
 /* Points the activation buffers at this pass's rows and clears the counters. */
@@ -124,11 +124,15 @@ static void begin_pass(cpu_pass *p)
     const rl_hparams *hp = &b->base.model->hp;
     const cpu_scratch *s = &b->s;
     const uint32_t n = p->n_rows, e = hp->n_embd, k = hp->n_expert_used, f = hp->n_ff_expert;
+    const uint32_t hd = hp->n_head * hp->head_dim;
     rl_mm_act_init(b->mm, &p->a_norm, s->norm, e, e, n, s->act_norm);
+    rl_mm_act_init(b->mm, &p->a_attn, s->gated, hd, hd, n, s->act_mix);
+    rl_mm_act_init(b->mm, &p->a_delta, s->gated, hp->dn_value_dim, hp->dn_value_dim, n, s->act_mix);
     rl_mm_act_init(b->mm, &p->a_hidden, s->hidden, f, f, n * k, s->act_hidden);
     rl_mm_act_init(b->mm, &p->a_shared, s->sgate, hp->n_ff_shared, hp->n_ff_shared, n, s->act_shared);
     if (p->mtp) rl_mm_act_init(b->mm, &p->a_joined, s->joined, 2 * (size_t)e, 2 * e, n, s->act_joined);
-    memset((void *)b->counters, 0, b->n_counters * sizeof *b->counters);
+    for (uint32_t i = 0; i < b->n_counters; i++)
+        atomic_store_explicit(&b->counters[i], 0, memory_order_relaxed);
     if (b->profile.on) cpu_profile_begin(&b->profile, n);
 }
 
@@ -156,7 +160,7 @@ rl_status cpu_forward(rl_backend *backend, const rl_pass *pass, rl_error *err)
     if (p.n_rows == 0) return RL_OK;
     p.n_segments = pass->n_segments;
     if (p.tap && !s->tap) {
-        s->tap = rl_alloc(b->max_rows, b->tap_width * sizeof(float));
+        s->tap = rl_alloc(b->max_rows, b->base.model->hp.dn_key_dim * sizeof(float));
         if (!s->tap) return rl_fail(err, RL_ERR_MEMORY, "no memory to show the stages of %u rows", b->max_rows);
     }
     begin_pass(&p);
@@ -185,7 +189,7 @@ rl_status cpu_mtp(rl_backend *backend, rl_seq *seq, const int32_t *ids, const fl
                       .n_wanted = logits ? rows : 0,
                       .ids_mtp = ids + done,
                       .hidden_mtp = hidden + (size_t)done * hp->n_embd,
-                      .logits = logits ? logits + (size_t)done * b->mtp_head.rows : NULL,
+                      .logits = logits ? logits + (size_t)done * b->mtp_head->rows : NULL,
                       .hidden = hidden_out ? hidden_out + (size_t)done * hp->n_embd : NULL};
         b->s.segments[0] = (cpu_segment){q, 0, rows, q->mtp_pos};
         for (uint32_t i = 0; i < rows; i++) {
