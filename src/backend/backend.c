@@ -1,10 +1,11 @@
 /* backend: the list of backends in this build, and the names and widths of the stages. */
 #include "backend/backend.h"
+#include "backend/cpu/cpu.h"
 #include "backend/ref/ref.h"
 #include <string.h>
 
 /* Best first: "auto" takes the head of the list. ref is last, being the judge and not the runner. */
-static const rl_backend_ops *const backends[] = {&rl_backend_ref, NULL};
+static const rl_backend_ops *const backends[] = {&rl_backend_cpu, &rl_backend_ref, NULL};
 
 const rl_backend_ops *const *rl_backend_list(void)
 {

@@ -88,9 +88,9 @@ static rl_status load_all(loading *l)
 
 static void free_layer(cpu_layer *l)
 {
-    rl_mm_matrix *const list[] = {&l->q,      &l->k,           &l->v,         &l->o,           &l->qkv,
-                                  &l->gate,   &l->ba,          &l->out,       &l->router,      &l->gate_exps,
-                                  &l->up_exps, &l->down_exps,  &l->gate_shared, &l->up_shared, &l->down_shared};
+    rl_mm_matrix *const list[] = {&l->q,       &l->k,         &l->v,           &l->o,         &l->qkv,
+                                  &l->gate,    &l->ba,        &l->out,         &l->router,    &l->gate_exps,
+                                  &l->up_exps, &l->down_exps, &l->gate_shared, &l->up_shared, &l->down_shared};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         rl_mm_matrix_free(list[i]);
     rl_aligned_free(l->conv);
@@ -199,8 +199,10 @@ static void carve_scratch(cpu_backend *b, carver *c)
     s->wanted = carve(c, n, sizeof *s->wanted);
     s->segments = carve(c, n, sizeof *s->segments);
     s->act_norm = carve(c, rl_mm_act_bytes(b->mm, hp->n_embd, b->max_rows), 1);
-    s->act_mix = carve(c, max_size(rl_mm_act_bytes(b->mm, (uint32_t)hd, b->max_rows),
-                                   vd ? rl_mm_act_bytes(b->mm, (uint32_t)vd, b->max_rows) : 0), 1);
+    s->act_mix = carve(
+        c,
+        max_size(rl_mm_act_bytes(b->mm, (uint32_t)hd, b->max_rows), vd ? rl_mm_act_bytes(b->mm, (uint32_t)vd, b->max_rows) : 0),
+        1);
     s->act_hidden = carve(c, rl_mm_act_bytes(b->mm, hp->n_ff_expert, (uint32_t)pairs), 1);
     s->act_shared = carve(c, rl_mm_act_bytes(b->mm, hp->n_ff_shared, b->max_rows), 1);
     s->act_joined = carve(c, hp->n_mtp ? rl_mm_act_bytes(b->mm, 2 * hp->n_embd, b->max_rows) : 0, 1);
@@ -330,8 +332,8 @@ static void cpu_memory(const rl_backend *backend, rl_backend_memory *out)
     *out = (rl_backend_memory){.weights = weights,
                                .scratch = b->s.bytes,
                                .seq_fixed = cpu_snapshot_bytes(backend),
-                               .seq_per_token = 2ull * (m->n_attention + m->hp.n_mtp) * m->hp.n_head_kv * m->hp.head_dim *
-                                                b->kv_bytes};
+                               .seq_per_token =
+                                   2ull * (m->n_attention + m->hp.n_mtp) * m->hp.n_head_kv * m->hp.head_dim * b->kv_bytes};
 }
 
 static bool cpu_get_profile(const rl_backend *backend, bool decode, rl_profile *out)

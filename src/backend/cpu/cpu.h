@@ -1,14 +1,15 @@
 /* backend/cpu: what the files of this folder share.
  *
- * A pass is one run of the thread pool over the whole layer list: every member walks the same phases, takes its part of each and
- * meets the others at a barrier. Nothing in a pass allocates or locks. A phase is split by output, so results do not depend on
- * the number of members. Rows of activations lie one after another in the buffers of cpu_scratch. */
+ * A pass is one run of the thread pool over the whole layer list: every member walks the same phases, takes its part of each
+ * and meets the others at a barrier. Nothing in a pass allocates or locks. A phase is split by output, so results do not depend
+ * on the number of members. Rows of activations lie one after another in the buffers of cpu_scratch. */
 #ifndef RL_CPU_CPU_H
 #define RL_CPU_CPU_H
 
 #include "backend/cpu/matmul.h"
 #include "backend/cpu/profile.h"
 #include "backend/cpu/vec.h"
+#include "backend/state.h"
 #include "base/mem.h"
 
 /* Key positions of an attention tile. Tiles start at multiples of it, so a row's result depends on its position alone. */
@@ -21,7 +22,7 @@
 #define CPU_SPLITS     64
 #define CPU_SPLIT_ROWS 32 /* rows of a pass whose splits may be spread over members */
 /* (expert, token) pairs and output rows a member works on at once: its part of gate and up stays in the second-level cache. */
-#define CPU_SLAB       128
+#define CPU_SLAB        128
 #define CPU_EXPERT_ROWS 128
 
 typedef struct cpu_layer {
@@ -52,44 +53,45 @@ typedef struct cpu_seq {
 /* A segment of the running pass. */
 typedef struct cpu_segment {
     cpu_seq *seq;
+    const int32_t *ids;
     uint32_t row0, n, pos;
 } cpu_segment;
 
 /* Per member, allocated at open. */
 typedef struct cpu_member {
-    void *mm;                                    /* scratch of rl_mm_mul */
+    void *mm;                                        /* scratch of rl_mm_mul */
     float *panels, *scores, *out, *max, *sum, *corr; /* attention tile */
-    float *keys, *values;                        /* a tile converted from f16 */
-    float *partial;                              /* splits of one (row, KV head) */
-    float *delta;                                /* stage of delta_chunk */
-    float *gate, *up;                            /* slab of the experts */
+    float *keys, *values;                            /* a tile converted from f16 */
+    float *partial;                                  /* splits of one (row, KV head) */
+    float *delta;                                    /* stage of delta_chunk */
+    float *gate, *up;                                /* slab of the experts */
 } cpu_member;
 
 typedef struct cpu_scratch {
     void *block; /* one allocation behind all pointers below */
     uint64_t bytes;
-    float *x, *norm, *mix;         /* [n][E] residual stream, normed input, mixer output */
-    float *raw;                    /* [n][max(cd, 2HD)] projections before conv / q with gates */
-    float *conv;                   /* [n][max(cd, HD)] after conv / q */
-    float *z, *ba, *beta, *decay;  /* [n][vd] [n][2Hv] [n][Hv] [n][Hv] */
-    float *k, *v;                  /* [n][KD] */
-    float *core, *gated;           /* [n][max(vd, HD)] */
-    float *joined;                 /* [n][2E] MTP input */
-    float *logits, *probs;         /* [n][NE] router */
-    float *weights, *ids;          /* [n][k]; ids as floats, for the tap and as the selection */
-    float *sgate, *sup, *sscale;   /* [n][Fs] [n][Fs] [n] shared expert */
-    float *hidden;                 /* [n * k][F] silu(gate) * up of every pair */
-    float *experts, *shared;       /* [n][E] */
-    float *cosine, *sine;          /* [n][R / 2] */
-    float *partial;                /* [CPU_SPLIT_ROWS][H][CPU_SPLITS][D + 2] */
-    float *tap;                    /* [n][kd], strided rows packed for the tap; allocated by the first pass with one */
-    uint32_t *iota;                /* 0, 1, 2, ... n * k */
-    uint32_t *pair_token;          /* [n * k] sorted by expert, then token */
-    float *pair_weight;            /* [n * k] */
+    float *x, *norm, *mix;           /* [n][E] residual stream, normed input, mixer output */
+    float *raw;                      /* [n][max(cd, 2HD)] projections before conv / q with gates */
+    float *conv;                     /* [n][max(cd, HD)] after conv / q */
+    float *z, *ba, *beta, *decay;    /* [n][vd] [n][2Hv] [n][Hv] [n][Hv] */
+    float *k, *v;                    /* [n][KD] */
+    float *core, *gated;             /* [n][max(vd, HD)] */
+    float *joined;                   /* [n][2E] MTP input */
+    float *logits, *probs;           /* [n][NE] router */
+    float *weights, *ids;            /* [n][k]; ids as floats, for the tap and as the selection */
+    float *sgate, *sup, *sscale;     /* [n][Fs] [n][Fs] [n] shared expert */
+    float *hidden;                   /* [n * k][F] silu(gate) * up of every pair */
+    float *experts, *shared;         /* [n][E] */
+    float *cosine, *sine;            /* [n][R / 2] */
+    float *partial;                  /* [CPU_SPLIT_ROWS][H][CPU_SPLITS][D + 2] */
+    float *tap;                      /* [n][kd], strided rows packed for the tap; allocated by the first pass with one */
+    uint32_t *iota;                  /* 0, 1, 2, ... n * k */
+    uint32_t *pair_token;            /* [n * k] sorted by expert, then token */
+    float *pair_weight;              /* [n * k] */
     uint32_t *active, *active_begin; /* experts in use, ascending; their first pairs, one past the end */
-    atomic_uint *done;             /* per active expert: finished blocks of gate and up */
-    uint32_t *cursor;              /* [NE] */
-    uint32_t *row_segment, *wanted; /* [n] segment of a row; rows that asked for logits */
+    atomic_uint *done;               /* per active expert: finished blocks of gate and up */
+    uint32_t *cursor;                /* [NE] */
+    uint32_t *row_segment, *wanted;  /* [n] segment of a row; rows that asked for logits */
     cpu_segment *segments;
     uint8_t *act_norm, *act_mix, *act_hidden, *act_shared, *act_joined;
 } cpu_scratch;
@@ -108,7 +110,7 @@ typedef struct cpu_backend {
     rl_mm_matrix embed, head; /* embed is only read row by row and stays in the file's layout, also when tied */
     cpu_layer mtp_layer;
     rl_mm_matrix eh_proj, mtp_embed;
-    rl_mm_matrix mtp_own_head;     /* empty when the MTP block uses the trunk's */
+    rl_mm_matrix mtp_own_head; /* empty when the MTP block uses the trunk's */
     const rl_mm_matrix *mtp_head;
     double *rope_freq, rope_scale;
     cpu_scratch s;
@@ -123,9 +125,7 @@ typedef struct cpu_pass {
     cpu_backend *b;
     uint32_t n_rows, n_segments, n_wanted, n_active;
     bool mtp;
-    const int32_t *ids_mtp; /* MTP: its inputs */
-    const float *hidden_mtp;
-    const rl_pass *api; /* trunk */
+    const float *hidden_mtp; /* MTP: hidden states of the trunk */
     float *logits, *hidden;
     rl_tap_fn tap;
     void *tap_ctx;
@@ -196,9 +196,8 @@ rl_status cpu_snapshot(const rl_seq *s, rl_snapshot **out, rl_error *err);
 rl_status cpu_restore(rl_seq *s, const rl_snapshot *snap, rl_error *err);
 void cpu_snapshot_free(rl_snapshot *snap);
 uint64_t cpu_snapshot_bytes(const rl_backend *b);
-rl_status cpu_seq_export(const rl_seq *s, rl_status (*put)(void *ctx, const void *data, size_t n, rl_error *err), void *ctx,
-                         rl_error *err);
-rl_status cpu_seq_import(rl_seq *s, rl_status (*get)(void *ctx, void *data, size_t n, rl_error *err), void *ctx, rl_error *err);
+rl_status cpu_seq_export(const rl_seq *s, rl_put_fn put, void *ctx, rl_error *err);
+rl_status cpu_seq_import(rl_seq *s, rl_get_fn get, void *ctx, rl_error *err);
 uint32_t cpu_mtp_position(const rl_seq *s);
 void cpu_mtp_truncate(rl_seq *s, uint32_t n);
 

@@ -1,10 +1,10 @@
 /* backend/cpu: full attention over rows.
  *
  * Two ways through the positions, both online softmax over tiles of CPU_TILE positions that start at multiples of it:
- *   tiles  (prefill)  an item is a block of tokens of one segment and one KV head; every key and value tile is read once for all
- *                     query heads that share it and all tokens of the block
- *   rows   (decode)   an item is one row, one KV head and one split of its positions; splits are merged in order. The length of
- *                     a split depends on the position alone, so spreading splits over members does not change the numbers. */
+ *   tiles  (prefill)  an item is a block of tokens of one segment and one KV head; every key and value tile is read once for
+ * all query heads that share it and all tokens of the block rows   (decode)   an item is one row, one KV head and one split of
+ * its positions; splits are merged in order. The length of a split depends on the position alone, so spreading splits over
+ * members does not change the numbers. */
 #include "backend/cpu/cpu.h"
 #include <math.h>
 #include <string.h>
@@ -229,7 +229,8 @@ static bool core(cpu_worker *w, const cpu_layer *l)
         }
     }
     if (w->id == 0 && b->profile.on)
-        cpu_profile_work(&w->b->profile, CPU_PHASE_AT_CORE, 2ull * w->p->n_segments * nkv * d * b->kv_bytes * (visible / w->p->n_rows),
+        cpu_profile_work(&w->b->profile, CPU_PHASE_AT_CORE,
+                         2ull * w->p->n_segments * nkv * d * b->kv_bytes * (visible / w->p->n_rows),
                          4ull * hp->n_head * d * visible);
     uint32_t item, end;
     while (rl_pool_next(tile_counter, blocks * nkv, 1, &item, &end)) {
@@ -253,7 +254,8 @@ static bool core(cpu_worker *w, const cpu_layer *l)
         if (by_tiles(b, seg)) continue;
         const uint32_t n = row_splits(seg, row);
         if (spread) {
-            if (split < n) split_item(w, l, row, head, split, s->partial + (((size_t)row * nkv + head) * CPU_SPLITS + split) * stride);
+            if (split < n)
+                split_item(w, l, row, head, split, s->partial + (((size_t)row * nkv + head) * CPU_SPLITS + split) * stride);
         } else {
             for (uint32_t i = 0; i < n; i++)
                 split_item(w, l, row, head, i, w->my->partial + i * stride);

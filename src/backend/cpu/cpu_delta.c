@@ -78,7 +78,8 @@ static void carry(cpu_worker *w, const cpu_layer *l)
         float *rows = seg->seq->conv + (size_t)l->index * carried * cd;
         for (uint32_t j = 0; j < carried; j++) {
             const float *from = raw_row(b, l, seg, seg->row0 + seg->n - 1, carried - 1 - j);
-            if (from != rows + (size_t)j * cd) memcpy(rows + (size_t)j * cd + begin, from + begin, (end - begin) * sizeof(float));
+            if (from != rows + (size_t)j * cd)
+                memcpy(rows + (size_t)j * cd + begin, from + begin, (end - begin) * sizeof(float));
         }
     }
 }
@@ -136,12 +137,14 @@ bool cpu_deltanet(cpu_worker *w, const cpu_layer *l, uint32_t layer)
     if (!cpu_show(w, RL_STAGE_DN_QKV, layer, s->raw, cd) || !cpu_show(w, RL_STAGE_DN_Z, layer, s->z, vd)) return false;
 
     gates(w, l, begin, end);
-    if (!cpu_show(w, RL_STAGE_DN_BETA, layer, s->beta, hv) || !cpu_show(w, RL_STAGE_DN_DECAY, layer, s->decay, hv)) return false;
+    if (!cpu_show(w, RL_STAGE_DN_BETA, layer, s->beta, hv) || !cpu_show(w, RL_STAGE_DN_DECAY, layer, s->decay, hv))
+        return false;
     convolve(w, l);
     if (p->tap) {
         if (!cpu_show(w, RL_STAGE_DN_CONV, layer, s->conv, cd)) return false;
         normalise(w);
-        if (!cpu_show(w, RL_STAGE_DN_Q, layer, s->conv, cd) || !cpu_show(w, RL_STAGE_DN_K, layer, s->conv + kd, cd)) return false;
+        if (!cpu_show(w, RL_STAGE_DN_Q, layer, s->conv, cd) || !cpu_show(w, RL_STAGE_DN_K, layer, s->conv + kd, cd))
+            return false;
     }
     cpu_sync(w, CPU_PHASE_DN_CONV);
 

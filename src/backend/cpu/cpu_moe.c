@@ -1,10 +1,10 @@
 /* backend/cpu: the mixture of experts over rows.
  *
  * Router logits and the shared expert's inner part are products over all rows. Selection sorts the (expert, token) pairs by
- * expert. Then an item is (expert, block of inner rows): gate and up of all its tokens, SiLU; who finishes an expert's last block
- * prepares its pairs for the down product. In the last phase an item is a block of output columns, for which all experts are
- * walked in ascending order: the weighted sum is formed in place, in an order that depends on nothing but the selection, and no
- * (pair, column) result is ever stored. */
+ * expert. Then an item is (expert, block of inner rows): gate and up of all its tokens, SiLU; who finishes an expert's last
+ * block prepares its pairs for the down product. In the last phase an item is a block of output columns, for which all experts
+ * are walked in ascending order: the weighted sum is formed in place, in an order that depends on nothing but the selection,
+ * and no (pair, column) result is ever stored. */
 #include "backend/cpu/cpu.h"
 #include <math.h>
 #include <string.h>
@@ -202,9 +202,9 @@ static void experts_outer(cpu_worker *w, const cpu_layer *l)
             b->vec->scale(s->shared + (size_t)row * e_dim + begin, s->sscale[row], width);
     }
     if (w->id == 0 && b->profile.on)
-        cpu_profile_work(&w->b->profile, CPU_PHASE_EXPERT_OUT,
-                         (p->n_active * l->down_exps.row_bytes + l->down_shared.row_bytes) * e_dim,
-                         2ull * e_dim * ((uint64_t)l->down_exps.cols * s->active_begin[p->n_active] + (uint64_t)l->down_shared.cols * n));
+        cpu_profile_work(
+            &w->b->profile, CPU_PHASE_EXPERT_OUT, (p->n_active * l->down_exps.row_bytes + l->down_shared.row_bytes) * e_dim,
+            2ull * e_dim * ((uint64_t)l->down_exps.cols * s->active_begin[p->n_active] + (uint64_t)l->down_shared.cols * n));
 }
 
 bool cpu_moe(cpu_worker *w, const cpu_layer *l, uint32_t layer)

@@ -61,6 +61,18 @@ static void head(cpu_worker *w, const rl_mm_matrix *m)
     cpu_sync(w, CPU_PHASE_HEAD);
 }
 
+/* Logits exist for some rows only: one call for each run of consecutive ones. */
+static void show_logits(cpu_pass *p)
+{
+    const uint32_t *rows = p->b->s.wanted;
+    const size_t v = p->b->base.model->hp.n_vocab;
+    for (uint32_t i = 0, n; i < p->n_wanted && p->status == RL_OK; i += n) {
+        for (n = 1; i + n < p->n_wanted && rows[i + n] == rows[i] + n;)
+            n++;
+        p->status = p->tap(p->tap_ctx, RL_STAGE_LOGITS, 0, rows[i], n, (uint32_t)v, p->logits + i * v);
+    }
+}
+
 static void trunk(void *ctx, int id)
 {
     cpu_pass *p = ctx;
@@ -72,8 +84,7 @@ static void trunk(void *ctx, int id)
     cpu_my_rows(&w, &begin, &end);
     for (uint32_t row = begin; row < end; row++) {
         const cpu_segment *seg = &b->s.segments[b->s.row_segment[row]];
-        const rl_segment *api = &p->api->segments[b->s.row_segment[row]];
-        rl_mm_row(&b->embed, 0, (uint32_t)api->ids[row - seg->row0], b->s.x + (size_t)row * e);
+        rl_mm_row(&b->embed, 0, (uint32_t)seg->ids[row - seg->row0], b->s.x + (size_t)row * e);
     }
     rotary_rows(&w, begin, end);
     cpu_sync(&w, CPU_PHASE_START);
@@ -84,8 +95,7 @@ static void trunk(void *ctx, int id)
     for (uint32_t row = begin; row < end && p->hidden; row++)
         memcpy(p->hidden + (size_t)row * e, b->s.norm + (size_t)row * e, e * sizeof(float));
     head(&w, &b->head);
-    if (p->tap && id == 0 && p->n_wanted)
-        p->status = p->tap(p->tap_ctx, RL_STAGE_LOGITS, 0, 0, p->n_wanted, model->hp.n_vocab, p->logits);
+    if (p->tap && id == 0) show_logits(p);
 }
 
 static void mtp_block(void *ctx, int id)
@@ -100,7 +110,7 @@ static void mtp_block(void *ctx, int id)
     cpu_my_rows(&w, &begin, &end);
     for (uint32_t row = begin; row < end; row++) {
         float *joined = b->s.joined + (size_t)row * 2 * e;
-        rl_mm_row(&b->mtp_embed, 0, (uint32_t)p->ids_mtp[row], joined + e);
+        rl_mm_row(&b->mtp_embed, 0, (uint32_t)b->s.segments[0].ids[row], joined + e);
         b->vec->rms_norm(joined + e, mtp->enorm, hp->eps, joined, e);
         b->vec->rms_norm(p->hidden_mtp + (size_t)row * e, mtp->hnorm, hp->eps, joined + e, e);
     }
@@ -140,25 +150,28 @@ rl_status cpu_forward(rl_backend *backend, const rl_pass *pass, rl_error *err)
 {
     cpu_backend *b = (cpu_backend *)backend;
     cpu_scratch *s = &b->s;
-    cpu_pass p = {.b = b, .api = pass, .logits = pass->logits, .hidden = pass->hidden, .tap = pass->tap, .tap_ctx = pass->tap_ctx};
+    cpu_pass p = {.b = b, .logits = pass->logits, .hidden = pass->hidden, .tap = pass->tap, .tap_ctx = pass->tap_ctx};
     for (uint32_t i = 0; i < pass->n_segments; i++) {
         const rl_segment *g = &pass->segments[i];
         cpu_seq *seq = (cpu_seq *)g->seq;
-        if (g->n == 0 || g->n > b->max_rows - p.n_rows)
-            return rl_fail(err, RL_ERR_ARGUMENT, "a pass has segments of 1 to %u rows in all, segment %u brings %u to %u",
-                           b->max_rows, i, g->n, p.n_rows);
+        if (g->n == 0) continue;
+        if (g->n > b->max_rows - p.n_rows)
+            return rl_fail(err, RL_ERR_ARGUMENT, "a pass has more than %u rows, the most this backend was opened for",
+                           b->max_rows);
+        if (g->want != RL_LOGITS_NONE && !pass->logits)
+            return rl_fail(err, RL_ERR_ARGUMENT, "a pass wants logits but gives no room for them");
         if (g->n > seq->capacity - seq->pos)
             return rl_fail(err, RL_ERR_LIMIT, "segment %u continues at position %u with %u tokens, the sequence holds %u", i,
                            seq->pos, g->n, seq->capacity);
-        s->segments[i] = (cpu_segment){seq, p.n_rows, g->n, seq->pos};
+        s->segments[p.n_segments] = (cpu_segment){seq, g->ids, p.n_rows, g->n, seq->pos};
         for (uint32_t j = 0; j < g->n; j++) {
-            s->row_segment[p.n_rows] = i;
+            s->row_segment[p.n_rows] = p.n_segments;
             if (g->want == RL_LOGITS_ALL || (g->want == RL_LOGITS_LAST && j + 1 == g->n)) s->wanted[p.n_wanted++] = p.n_rows;
             p.n_rows++;
         }
+        p.n_segments++;
     }
     if (p.n_rows == 0) return RL_OK;
-    p.n_segments = pass->n_segments;
     if (p.tap && !s->tap) {
         s->tap = rl_alloc(b->max_rows, b->base.model->hp.dn_key_dim * sizeof(float));
         if (!s->tap) return rl_fail(err, RL_ERR_MEMORY, "no memory to show the stages of %u rows", b->max_rows);
@@ -179,7 +192,8 @@ rl_status cpu_mtp(rl_backend *backend, rl_seq *seq, const int32_t *ids, const fl
     const rl_hparams *hp = &b->base.model->hp;
     if (hp->n_mtp == 0) return rl_fail(err, RL_ERR_UNSUPPORTED, "the model has no MTP block");
     if (n > q->capacity - q->mtp_pos)
-        return rl_fail(err, RL_ERR_LIMIT, "the MTP cache holds %u of %u entries, %u more do not fit", q->mtp_pos, q->capacity, n);
+        return rl_fail(err, RL_ERR_LIMIT, "the MTP cache holds %u of %u entries, %u more do not fit", q->mtp_pos, q->capacity,
+                       n);
     for (uint32_t done = 0; done < n;) {
         const uint32_t rows = n - done < b->max_rows ? n - done : b->max_rows;
         cpu_pass p = {.b = b,
@@ -187,11 +201,10 @@ rl_status cpu_mtp(rl_backend *backend, rl_seq *seq, const int32_t *ids, const fl
                       .n_rows = rows,
                       .n_segments = 1,
                       .n_wanted = logits ? rows : 0,
-                      .ids_mtp = ids + done,
                       .hidden_mtp = hidden + (size_t)done * hp->n_embd,
                       .logits = logits ? logits + (size_t)done * b->mtp_head->rows : NULL,
                       .hidden = hidden_out ? hidden_out + (size_t)done * hp->n_embd : NULL};
-        b->s.segments[0] = (cpu_segment){q, 0, rows, q->mtp_pos};
+        b->s.segments[0] = (cpu_segment){q, ids + done, 0, rows, q->mtp_pos};
         for (uint32_t i = 0; i < rows; i++) {
             b->s.row_segment[i] = 0;
             b->s.wanted[i] = i;

@@ -1,20 +1,13 @@
-/* backend/cpu: the state of one sequence, its copies and its form as bytes.
- *
- * The exported form is the one of docs/backend.md: a head of sixteen little-endian words, then per recurrent layer the carried
- * conv rows and the state [value head][key][value], then per attention layer (the MTP block last) keys and values as
- * [KV head][position][D]. Memory is laid out the same way, so a part is written in one piece. */
+/* backend/cpu: the state of one sequence, its copies and its form as bytes (backend/state.h). Here the recurrent state lies
+ * with the value index contiguous, which is the direction its kernels work in, and keys and values of a head lie together. */
 #include "backend/cpu/cpu.h"
+#include "backend/state.h"
 #include <stdlib.h>
 #include <string.h>
 
-#define STATE_MAGIC   0x53534c52u /* "RLSS" */
-#define STATE_VERSION 1u
-
-enum { HEAD_WORDS = 16 };
-
 struct rl_snapshot {
     const rl_backend *backend;
-    uint32_t pos, mtp_pos;
+    uint32_t pos;
     float data[]; /* conv, then state */
 };
 
@@ -98,7 +91,8 @@ rl_status cpu_seq_copy(rl_seq *to, const rl_seq *from, rl_error *err)
     for (uint32_t i = 0; i < m->n_attention + m->hp.n_mtp; i++)
         for (uint32_t what = 0; what < 2; what++)
             for (uint32_t h = 0; h < m->hp.n_head_kv; h++)
-                memcpy(cpu_kv(b, d, i, what, h), cpu_kv(b, s, i, what, h), (size_t)kv_length(s, i) * m->hp.head_dim * b->kv_bytes);
+                memcpy(cpu_kv(b, d, i, what, h), cpu_kv(b, s, i, what, h),
+                       (size_t)kv_length(s, i) * m->hp.head_dim * b->kv_bytes);
     d->pos = s->pos;
     d->mtp_pos = s->mtp_pos;
     return RL_OK;
@@ -120,7 +114,6 @@ rl_status cpu_snapshot(const rl_seq *seq, rl_snapshot **out, rl_error *err)
     if (!snap) return rl_fail(err, RL_ERR_MEMORY, "no memory for a snapshot of %llu bytes", (unsigned long long)bytes);
     snap->backend = seq->backend;
     snap->pos = s->pos;
-    snap->mtp_pos = s->mtp_pos;
     memcpy(snap->data, s->conv, conv_floats(m) * sizeof(float));
     memcpy(snap->data + conv_floats(m), s->state, state_floats(m) * sizeof(float));
     *out = snap;
@@ -132,12 +125,12 @@ rl_status cpu_restore(rl_seq *seq, const rl_snapshot *snap, rl_error *err)
     cpu_seq *s = (cpu_seq *)seq;
     const rl_model *m = seq->backend->model;
     if (snap->backend != seq->backend) return rl_fail(err, RL_ERR_ARGUMENT, "the snapshot belongs to another backend");
-    if (snap->pos > s->capacity)
-        return rl_fail(err, RL_ERR_LIMIT, "the snapshot stands at position %u, the sequence holds %u", snap->pos, s->capacity);
+    if (snap->pos > s->pos)
+        return rl_fail(err, RL_ERR_ARGUMENT, "a snapshot of position %u cannot be restored to a sequence at position %u",
+                       snap->pos, s->pos);
     memcpy(s->conv, snap->data, conv_floats(m) * sizeof(float));
     memcpy(s->state, snap->data + conv_floats(m), state_floats(m) * sizeof(float));
     s->pos = snap->pos;
-    if (s->mtp_pos > snap->mtp_pos) s->mtp_pos = snap->mtp_pos;
     return RL_OK;
 }
 
@@ -148,109 +141,140 @@ void cpu_snapshot_free(rl_snapshot *snap)
 
 /* ---- Bytes ------------------------------------------------------------------------------------------------------------- */
 
-static void fill_head(const cpu_seq *s, uint32_t *w)
+/* Output gathered into pieces of useful size, as rows of heads lie apart in memory. */
+typedef struct out_stream {
+    rl_put_fn put;
+    void *ctx;
+    rl_error *err;
+    rl_status status;
+    size_t used;
+    uint8_t piece[16384];
+} out_stream;
+
+static void flush(out_stream *o)
 {
-    const cpu_backend *b = (const cpu_backend *)s->base.backend;
-    const rl_model *m = b->base.model;
-    const rl_hparams *hp = &m->hp;
-    const uint32_t words[HEAD_WORDS] = {STATE_MAGIC,        STATE_VERSION,  s->pos,          s->mtp_pos,
-                                        m->n_recurrent,     hp->dn_conv - 1, hp->dn_conv_dim, hp->dn_value_heads,
-                                        hp->dn_head_dim,    m->n_attention, hp->n_mtp,       hp->n_head_kv,
-                                        hp->head_dim,       (uint32_t)b->kv};
-    memcpy(w, words, sizeof words);
+    if (o->used && o->status == RL_OK) o->status = o->put(o->ctx, o->piece, o->used, o->err);
+    o->used = 0;
 }
 
-rl_status cpu_seq_export(const rl_seq *seq, rl_status (*put)(void *ctx, const void *data, size_t n, rl_error *err), void *ctx,
-                         rl_error *err)
+static void write_bytes(out_stream *o, const void *data, size_t n)
+{
+    if (n > sizeof o->piece - o->used) flush(o);
+    if (n > sizeof o->piece) {
+        if (o->status == RL_OK) o->status = o->put(o->ctx, data, n, o->err);
+        return;
+    }
+    memcpy(o->piece + o->used, data, n);
+    o->used += n;
+}
+
+static void write_recurrent(out_stream *o, const cpu_seq *s, uint32_t layer)
+{
+    const rl_hparams *hp = &s->base.backend->model->hp;
+    const size_t conv = (size_t)(hp->dn_conv - 1) * hp->dn_conv_dim, d = hp->dn_head_dim;
+    write_bytes(o, s->conv + layer * conv, conv * sizeof(float));
+    for (uint32_t h = 0; h < hp->dn_value_heads; h++) {
+        const float *m = s->state + ((size_t)layer * hp->dn_value_heads + h) * d * d;
+        for (size_t value = 0; value < d; value++) {
+            float keys[RL_MAX_STATE];
+            for (size_t key = 0; key < d; key++)
+                keys[key] = m[key * d + value];
+            write_bytes(o, keys, d * sizeof(float));
+        }
+    }
+}
+
+static void write_kv(out_stream *o, const cpu_seq *s, uint32_t layer, uint32_t n)
+{
+    const cpu_backend *b = (const cpu_backend *)s->base.backend;
+    const size_t row = (size_t)b->base.model->hp.head_dim * b->kv_bytes;
+    for (uint32_t what = 0; what < 2; what++)
+        for (size_t at = 0; at < n; at++)
+            for (uint32_t h = 0; h < b->base.model->hp.n_head_kv; h++)
+                write_bytes(o, cpu_kv(b, s, layer, what, h) + at * row, row);
+}
+
+static rl_elem kv_elem(const cpu_backend *b)
+{
+    return b->kv == RL_KV_F16 ? RL_ELEM_F16 : RL_ELEM_F32;
+}
+
+rl_status cpu_seq_export(const rl_seq *seq, rl_put_fn put, void *ctx, rl_error *err)
 {
     const cpu_seq *s = (const cpu_seq *)seq;
-    const cpu_backend *b = (const cpu_backend *)seq->backend;
-    const rl_model *m = b->base.model;
-    uint32_t head[HEAD_WORDS];
-    fill_head(s, head);
-    rl_status st = put(ctx, head, sizeof head, err);
-    const size_t conv = conv_floats(m) / (m->n_recurrent ? m->n_recurrent : 1);
-    const size_t state = state_floats(m) / (m->n_recurrent ? m->n_recurrent : 1);
-    for (uint32_t i = 0; i < m->n_recurrent && st == RL_OK; i++) {
-        st = put(ctx, s->conv + i * conv, conv * sizeof(float), err);
-        if (st == RL_OK) st = put(ctx, s->state + i * state, state * sizeof(float), err);
+    const rl_model *m = seq->backend->model;
+    const rl_state_info info = {s->pos, s->mtp_pos, RL_ELEM_F32, kv_elem((const cpu_backend *)seq->backend)};
+    rl_status st = rl_state_put_header(&m->hp, &info, put, ctx, err);
+    if (st != RL_OK) return st;
+    out_stream o = {.put = put, .ctx = ctx, .err = err};
+    uint32_t recurrent = 0, attention = 0;
+    for (uint32_t i = 0; i < m->hp.n_layer && o.status == RL_OK; i++) {
+        if (m->layers[i].kind == RL_LAYER_ATTENTION)
+            write_kv(&o, s, attention++, s->pos);
+        else
+            write_recurrent(&o, s, recurrent++);
     }
-    for (uint32_t i = 0; i < m->n_attention + m->hp.n_mtp; i++)
-        for (uint32_t what = 0; what < 2; what++)
-            for (uint32_t h = 0; h < m->hp.n_head_kv && st == RL_OK && kv_length(s, i); h++)
-                st = put(ctx, cpu_kv(b, s, i, what, h), (size_t)kv_length(s, i) * m->hp.head_dim * b->kv_bytes, err);
+    if (m->hp.n_mtp) write_kv(&o, s, attention, s->mtp_pos);
+    flush(&o);
+    return o.status;
+}
+
+typedef struct in_stream {
+    rl_get_fn get;
+    void *ctx;
+    rl_error *err;
+    rl_state_info info;
+} in_stream;
+
+static rl_status read_recurrent(const in_stream *in, cpu_seq *s, uint32_t layer)
+{
+    const rl_hparams *hp = &s->base.backend->model->hp;
+    const size_t conv = (size_t)(hp->dn_conv - 1) * hp->dn_conv_dim, d = hp->dn_head_dim;
+    rl_status st = rl_state_get(in->info.state, RL_ELEM_F32, s->conv + layer * conv, conv, in->get, in->ctx, in->err);
+    for (uint32_t h = 0; h < hp->dn_value_heads; h++) {
+        float *m = s->state + ((size_t)layer * hp->dn_value_heads + h) * d * d;
+        for (size_t value = 0; value < d && st == RL_OK; value++) {
+            float keys[RL_MAX_STATE];
+            st = rl_state_get(in->info.state, RL_ELEM_F32, keys, d, in->get, in->ctx, in->err);
+            for (size_t key = 0; key < d && st == RL_OK; key++)
+                m[key * d + value] = keys[key];
+        }
+    }
     return st;
 }
 
-/* One head's rows, converted when they were stored in the other type. */
-static rl_status read_rows(const cpu_backend *b, rl_kv_type stored, uint8_t *to, size_t n,
-                           rl_status (*get)(void *ctx, void *data, size_t n, rl_error *err), void *ctx, rl_error *err)
-{
-    if (stored == b->kv) return get(ctx, to, n * b->kv_bytes, err);
-    enum { PIECE = 4096 };
-    float wide[PIECE];
-    uint16_t narrow[PIECE];
-    for (size_t at = 0; at < n; at += PIECE) {
-        const size_t count = n - at < PIECE ? n - at : PIECE;
-        const bool widen = b->kv == RL_KV_F32;
-        const rl_status st = widen ? get(ctx, narrow, count * sizeof *narrow, err) : get(ctx, wide, count * sizeof *wide, err);
-        if (st != RL_OK) return st;
-        if (widen)
-            b->vec->from_f16(narrow, (float *)(void *)to + at, count);
-        else
-            b->vec->to_f16(wide, (uint16_t *)(void *)to + at, count);
-    }
-    return RL_OK;
-}
-
-static rl_status check_head(const cpu_seq *s, const uint32_t *head, rl_error *err)
-{
-    uint32_t want[HEAD_WORDS];
-    fill_head(s, want);
-    if (head[0] != STATE_MAGIC || head[1] != STATE_VERSION)
-        return rl_fail(err, RL_ERR_FORMAT, "this is not the state of a sequence in version %u", STATE_VERSION);
-    if (memcmp(head + 4, want + 4, 9 * sizeof *head) != 0)
-        return rl_fail(err, RL_ERR_FORMAT, "the saved state has another shape than this model");
-    if (head[13] != RL_KV_F32 && head[13] != RL_KV_F16)
-        return rl_fail(err, RL_ERR_FORMAT, "the saved state names key and value type %u, expected 0 or 1", head[13]);
-    if (head[2] > s->capacity || head[3] > s->capacity)
-        return rl_fail(err, RL_ERR_LIMIT, "the saved state has %u positions and %u MTP entries, the sequence holds %u", head[2],
-                       head[3], s->capacity);
-    return RL_OK;
-}
-
-static rl_status read_body(cpu_seq *s, rl_kv_type stored, rl_status (*get)(void *ctx, void *data, size_t n, rl_error *err),
-                           void *ctx, rl_error *err)
+static rl_status read_kv(const in_stream *in, cpu_seq *s, uint32_t layer, uint32_t n)
 {
     const cpu_backend *b = (const cpu_backend *)s->base.backend;
-    const rl_model *m = b->base.model;
+    const size_t d = b->base.model->hp.head_dim;
     rl_status st = RL_OK;
-    const size_t conv = conv_floats(m) / (m->n_recurrent ? m->n_recurrent : 1);
-    const size_t state = state_floats(m) / (m->n_recurrent ? m->n_recurrent : 1);
-    for (uint32_t i = 0; i < m->n_recurrent && st == RL_OK; i++) {
-        st = get(ctx, s->conv + i * conv, conv * sizeof(float), err);
-        if (st == RL_OK) st = get(ctx, s->state + i * state, state * sizeof(float), err);
-    }
-    for (uint32_t i = 0; i < m->n_attention + m->hp.n_mtp; i++)
-        for (uint32_t what = 0; what < 2; what++)
-            for (uint32_t h = 0; h < m->hp.n_head_kv && st == RL_OK && kv_length(s, i); h++)
-                st = read_rows(b, stored, cpu_kv(b, s, i, what, h), (size_t)kv_length(s, i) * m->hp.head_dim, get, ctx, err);
+    for (uint32_t what = 0; what < 2; what++)
+        for (size_t at = 0; at < n; at++)
+            for (uint32_t h = 0; h < b->base.model->hp.n_head_kv && st == RL_OK; h++)
+                st = rl_state_get(in->info.kv, kv_elem(b), cpu_kv(b, s, layer, what, h) + at * d * b->kv_bytes, d, in->get,
+                                  in->ctx, in->err);
     return st;
 }
 
-rl_status cpu_seq_import(rl_seq *seq, rl_status (*get)(void *ctx, void *data, size_t n, rl_error *err), void *ctx, rl_error *err)
+rl_status cpu_seq_import(rl_seq *seq, rl_get_fn get, void *ctx, rl_error *err)
 {
     cpu_seq *s = (cpu_seq *)seq;
-    uint32_t head[HEAD_WORDS];
+    const rl_model *m = seq->backend->model;
+    in_stream in = {.get = get, .ctx = ctx, .err = err};
     cpu_seq_reset(seq);
-    rl_status st = get(ctx, head, sizeof head, err);
-    if (st == RL_OK) st = check_head(s, head, err);
-    if (st != RL_OK) return st;
-    s->pos = head[2];
-    s->mtp_pos = head[3];
-    st = read_body(s, (rl_kv_type)head[13], get, ctx, err);
-    if (st != RL_OK) cpu_seq_reset(seq);
-    return st;
+    rl_status st = rl_state_get_header(&m->hp, s->capacity, &in.info, get, ctx, err);
+    uint32_t recurrent = 0, attention = 0;
+    for (uint32_t i = 0; i < m->hp.n_layer && st == RL_OK; i++)
+        st = m->layers[i].kind == RL_LAYER_ATTENTION ? read_kv(&in, s, attention++, in.info.position)
+                                                     : read_recurrent(&in, s, recurrent++);
+    if (st == RL_OK && m->hp.n_mtp) st = read_kv(&in, s, attention, in.info.mtp_position);
+    if (st != RL_OK) {
+        cpu_seq_reset(seq);
+        return st;
+    }
+    s->pos = in.info.position;
+    s->mtp_pos = in.info.mtp_position;
+    return RL_OK;
 }
 
 uint32_t cpu_mtp_position(const rl_seq *s)

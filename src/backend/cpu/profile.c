@@ -4,7 +4,7 @@
 #include <string.h>
 
 static const char *const phase_names[CPU_PHASE_COUNT] = {
-    "start",  "norm",   "dn_in",   "dn_conv", "dn_state", "dn_gate", "dn_out",    "at_in",      "at_rope",
+    "start",   "norm",    "dn_in",  "dn_conv", "dn_state", "dn_gate",    "dn_out",      "at_in", "at_rope",
     "at_core", "at_gate", "at_out", "router",  "select",   "experts_in", "experts_out", "head",
 };
 _Static_assert(CPU_PHASE_COUNT <= RL_PROFILE_STAGES_MAX, "every phase has a row in rl_profile");

@@ -1,8 +1,9 @@
 /* backend/cpu/profile: where the time of passes goes.
  *
- * A pass is a sequence of phases between barriers; member 0 reads the clock at the end of each. Bytes are those the phase has to
- * move at least once (weights, state, keys and values), FLOPs two per multiply-add: both are computed from shapes, so their
- * rates are what the phase achieves of the machine's ceilings. Single-row passes (decode) and others (prefill) are kept apart. */
+ * A pass is a sequence of phases between barriers; member 0 reads the clock at the end of each. Bytes are those the phase has
+ * to move at least once (weights, state, keys and values), FLOPs two per multiply-add: both are computed from shapes, so their
+ * rates are what the phase achieves of the machine's ceilings. Single-row passes (decode) and others (prefill) are kept apart.
+ */
 #ifndef RL_CPU_PROFILE_H
 #define RL_CPU_PROFILE_H
 

@@ -37,17 +37,18 @@ INLINE V v_silu(V x)
     return v_div(x, v_add(v_set1(1.0f), v_exp(v_sub(v_zero(), x))));
 }
 
-/* Runs the statements with i the index and LOAD/STORE moving a whole register, then once more with the partial forms for the rest. */
+/* Runs the statements with i the index and LOAD/STORE moving a whole register, then once more with the partial forms for the
+ * rest. */
 #define FOR_VECTORS(n, ...)                                                                                                    \
     do {                                                                                                                       \
         uint32_t i = 0;                                                                                                        \
         for (; i + VL <= (n); i += VL) {                                                                                       \
             const uint32_t part = VL;                                                                                          \
-            __VA_ARGS__                                                                                                               \
+            __VA_ARGS__                                                                                                        \
         }                                                                                                                      \
         if (i < (n)) {                                                                                                         \
-            const uint32_t part = (n) - i;                                                                                     \
-            __VA_ARGS__                                                                                                               \
+            const uint32_t part = (n)-i;                                                                                       \
+            __VA_ARGS__                                                                                                        \
         }                                                                                                                      \
     } while (0)
 #define LOAD(p)     (part == VL ? v_load(p) : v_load_part(p, part))
@@ -366,7 +367,8 @@ static void k_pack_q(const float *q, size_t ldq, uint32_t n_tok, uint32_t g, uin
     }
 }
 
-INLINE void score_block(const float *panel, const float *k, const uint32_t np, uint32_t d, float scale, float *st, uint32_t rows)
+INLINE void score_block(const float *panel, const float *k, const uint32_t np, uint32_t d, float scale, float *st,
+                        uint32_t rows)
 {
     V acc[PB][QV];
     for (uint32_t p = 0; p < np; p++)
