@@ -27,7 +27,7 @@ static const architecture *find_architecture(rl_binder *b)
         if (strlen(architectures[i].name) == name.size && memcmp(architectures[i].name, name.data, name.size) == 0)
             return &architectures[i];
     char text[64];
-    rl_binder_fail(b, RL_ERR_UNSUPPORTED, "the model's architecture is '%s', expected 'qwen3next'",
+    rl_binder_fail(b, RL_ERR_UNSUPPORTED, "key 'general.architecture' is '%s', expected 'qwen3next'",
                    rl_escape(text, sizeof text, name.data, name.size));
     return NULL;
 }
