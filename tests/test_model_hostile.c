@@ -195,7 +195,7 @@ static const breakage breakages[] = {
      .text = "linear",
      .status = RL_ERR_UNSUPPORTED,
      .says = "'linear', expected 'yarn'"},
-    {.kind = SET_F32, .name = P "attention.layer_norm_rms_epsilon", .real = NAN, .says = "expected 0 to 1"},
+    {.kind = SET_F32, .name = P "attention.layer_norm_rms_epsilon", .real = NAN, .says = "is nan, expected"},
     {.kind = SET_U32, .name = P "expert_count", .value = 0, .says = "is 0, expected 1 to 4096"},
     {.kind = SET_U32, .name = P "expert_count", .value = 4097, .says = "is 4097, expected 1 to 4096"},
     {.kind = SET_U32, .name = P "expert_used_count", .value = 0, .says = "is 0, expected 1 to 64"},

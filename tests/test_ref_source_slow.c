@@ -1,5 +1,5 @@
 /* The reference backend on the source-precision model: every prompt, every given position, 64 greedy ids, layer outputs, named
- * stages, the recurrent state and the MTP block. */
+ * stages, the recurrent state and the MTP block; and all that is given for the bundled model. */
 #include "backend/state.h"
 #include "support/support.h"
 #include "support/vectors.h"
@@ -39,24 +39,44 @@ static int teardown(void **state)
         RL_REQUIRE_SHARED(path_, "models/tiny-bf16.gguf");                                                                     \
     } while (0)
 
+static void check_prompt(rl_backend *b, const char *from, const char *name)
+{
+    vec_prompt p;
+    vec_result r;
+    vec_prompt_load(&p, from, name, b->model->hp.n_vocab);
+    vec_judge(b, &p, 512, 64, &r);
+    print_message("%s: %u rows, largest difference %.2e\n", name, r.rows, r.max_abs);
+    assert_int_equal(r.rows, p.n_rows);
+    assert_true(r.max_abs < TOLERANCE);
+    assert_int_equal(r.argmax_differ, 0);
+    assert_int_equal(r.n_greedy, 64);
+    assert_int_equal(r.greedy_differ, 0);
+    vec_prompt_free(&p);
+}
+
 static void logits_and_greedy(void **state)
 {
     (void)state;
     REQUIRE_MODEL();
     static const char *const names[] = {"story", "chat", "unicode", "numbers", "code", "layout", "long1100", "long4000"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        vec_prompt p;
-        vec_result r;
-        vec_prompt_load(&p, dir, names[i], model->hp.n_vocab);
-        vec_judge(backend, &p, 512, 64, &r);
-        print_message("%s: %u rows, largest difference %.2e\n", names[i], r.rows, r.max_abs);
-        assert_int_equal(r.rows, p.n_rows);
-        assert_true(r.max_abs < TOLERANCE);
-        assert_int_equal(r.argmax_differ, 0);
-        assert_int_equal(r.n_greedy, 64);
-        assert_int_equal(r.greedy_differ, 0);
-        vec_prompt_free(&p);
-    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        check_prompt(backend, dir, names[i]);
+}
+
+static void bundled_model(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"story", "chat", "code"};
+    rl_model *m;
+    rl_backend *b;
+    rl_error err;
+    const rl_backend_options options = {.max_rows = 512};
+    rl_assert_ok(rl_model_open(REDLITE_SOURCE_DIR "/models/tiny-q4_k_m.gguf", &m, &err), &err);
+    rl_assert_ok(rl_backend_find("ref")->open(m, &options, &b, &err), &err);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        check_prompt(b, REDLITE_TEST_DATA "/model/tiny-q4_k_m", names[i]);
+    b->ops->close(b);
+    rl_model_close(m);
 }
 
 static void mtp_logits(void **state)
@@ -183,10 +203,8 @@ static void named_stages_and_state(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(named_stages_and_state),
-        cmocka_unit_test(outputs_of_every_layer),
-        cmocka_unit_test(mtp_logits),
-        cmocka_unit_test(logits_and_greedy),
+        cmocka_unit_test(bundled_model), cmocka_unit_test(named_stages_and_state), cmocka_unit_test(outputs_of_every_layer),
+        cmocka_unit_test(mtp_logits),    cmocka_unit_test(logits_and_greedy),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

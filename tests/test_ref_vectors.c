@@ -64,9 +64,8 @@ static void bundled_model(void **state)
     const char *dir = REDLITE_TEST_DATA "/model/tiny-q4_k_m";
     session s = open_model(REDLITE_SOURCE_DIR "/models/tiny-q4_k_m.gguf");
     check_stages(&s, dir, 40);
-    check_prompt(&s, dir, "story", 64);
+    check_prompt(&s, dir, "story", 32);
     check_prompt(&s, dir, "chat", 12);
-    check_prompt(&s, dir, "code", 4);
     close_model(&s);
 }
 
