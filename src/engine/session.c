@@ -251,6 +251,7 @@ static rl_status take_ids(rl_session *s, const int32_t *ids, size_t n, rl_error 
 static void give_up(rl_session *s)
 {
     s->n = s->computed > s->n_before ? s->computed : s->n_before;
+    s->n_before = s->n; /* giving up twice changes nothing */
 }
 
 /* The same after a failed pass, when the sequence's state is lost. */
