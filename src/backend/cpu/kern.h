@@ -104,6 +104,12 @@ struct rl_kern {
 };
 
 extern const rl_kern rl_kern_scalar;
+#if defined(__x86_64__)
+extern const rl_kern rl_kern_avx512;
+#endif
+
+/* Types with bias 128 for signed codes and 0 for unsigned ones. */
+extern const rl_ktype rl_ktypes_wide[RL_TYPE_END];
 
 /* The table for an instruction set, the portable one where it has none of its own. */
 const rl_kern *rl_mm_kern(rl_isa isa);

@@ -5,27 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-#define SUPER(g)                                                                                                               \
-    {                                                                                                                          \
-        .kclass = RL_KCLASS_SUPER, .group = g, .offsets = false, .bias = 128                                                   \
-    }
-#define SUPER_OFFSETS(g)                                                                                                       \
-    {                                                                                                                          \
-        .kclass = RL_KCLASS_SUPER, .group = g, .offsets = true, .bias = 0                                                      \
-    }
-#define BLOCK_32                                                                                                               \
-    {                                                                                                                          \
-        .kclass = RL_KCLASS_32, .group = 32, .offsets = false, .bias = 128                                                     \
-    }
-
-static const rl_ktype types[RL_TYPE_END] = {
-    [RL_Q4_0] = BLOCK_32,          [RL_Q5_0] = BLOCK_32,   [RL_Q8_0] = BLOCK_32,          [RL_IQ4_NL] = BLOCK_32,
-    [RL_MXFP4] = BLOCK_32,         [RL_Q3_K] = SUPER(16),  [RL_Q2_K] = SUPER_OFFSETS(16), [RL_Q4_K] = SUPER_OFFSETS(32),
-    [RL_Q5_K] = SUPER_OFFSETS(32), [RL_Q6_K] = SUPER(16),  [RL_TQ1_0] = SUPER(32),        [RL_TQ2_0] = SUPER(32),
-    [RL_IQ1_S] = SUPER(32),        [RL_IQ1_M] = SUPER(16), [RL_IQ2_XXS] = SUPER(32),      [RL_IQ2_XS] = SUPER(16),
-    [RL_IQ2_S] = SUPER(16),        [RL_IQ3_S] = SUPER(32), [RL_IQ3_XXS] = SUPER(32),      [RL_IQ4_XS] = SUPER(32),
-};
-
 void rl_tile_build_portable(rl_type type, const rl_ktype *k, const uint8_t *const *rows, uint32_t n_cols, rl_tile *t)
 {
     const rl_quant_traits *traits = rl_quant_get(type);
@@ -200,7 +179,7 @@ static void exact(const float *w, const float *const *x, uint32_t n, uint32_t n_
 
 const rl_kern rl_kern_scalar = {
     .isa = RL_ISA_SCALAR,
-    .types = types,
+    .types = rl_ktypes_wide,
     .quantize = quantize,
     .finish = finish,
     .fast = fast,

@@ -8,6 +8,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SUPER(g)                                                                                                               \
+    {                                                                                                                          \
+        .kclass = RL_KCLASS_SUPER, .group = g, .offsets = false, .bias = 128                                                   \
+    }
+#define SUPER_OFFSETS(g)                                                                                                       \
+    {                                                                                                                          \
+        .kclass = RL_KCLASS_SUPER, .group = g, .offsets = true, .bias = 0                                                      \
+    }
+#define BLOCK_32                                                                                                               \
+    {                                                                                                                          \
+        .kclass = RL_KCLASS_32, .group = 32, .offsets = false, .bias = 128                                                     \
+    }
+
+const rl_ktype rl_ktypes_wide[RL_TYPE_END] = {
+    [RL_Q4_0] = BLOCK_32,          [RL_Q5_0] = BLOCK_32,   [RL_Q8_0] = BLOCK_32,          [RL_IQ4_NL] = BLOCK_32,
+    [RL_MXFP4] = BLOCK_32,         [RL_Q3_K] = SUPER(16),  [RL_Q2_K] = SUPER_OFFSETS(16), [RL_Q4_K] = SUPER_OFFSETS(32),
+    [RL_Q5_K] = SUPER_OFFSETS(32), [RL_Q6_K] = SUPER(16),  [RL_TQ1_0] = SUPER(32),        [RL_TQ2_0] = SUPER(32),
+    [RL_IQ1_S] = SUPER(32),        [RL_IQ1_M] = SUPER(16), [RL_IQ2_XXS] = SUPER(32),      [RL_IQ2_XS] = SUPER(16),
+    [RL_IQ2_S] = SUPER(16),        [RL_IQ3_S] = SUPER(32), [RL_IQ3_XXS] = SUPER(32),      [RL_IQ4_XS] = SUPER(32),
+};
+
 struct rl_mm {
     rl_precision precision;
     const rl_kern *kern;
@@ -15,6 +36,9 @@ struct rl_mm {
 
 const rl_kern *rl_mm_kern(rl_isa isa)
 {
+#if defined(__x86_64__)
+    if (isa == RL_ISA_AVX512) return &rl_kern_avx512;
+#endif
     (void)isa;
     return &rl_kern_scalar;
 }

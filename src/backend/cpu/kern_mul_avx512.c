@@ -1,0 +1,332 @@
+/* backend/cpu/kern_mul_avx512: tiles times activations with 512-bit vectors. One lane per weight row: sums need no shuffles,
+ * and the order of additions is the same for any number of activation rows. */
+#include "backend/cpu/kern_avx512.h"
+
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE __m512i broadcast32(const void *p)
+{
+    int32_t v;
+    memcpy(&v, p, 4);
+    return _mm512_set1_epi32(v);
+}
+
+INLINE __m512 broadcast_float(const void *p)
+{
+    float v;
+    memcpy(&v, p, 4);
+    return _mm512_set1_ps(v);
+}
+
+/* ---- Integer tiles ----------------------------------------------------------------------------------------------------------
+ */
+
+/* dot[i] = sums of weight times activation over n4 quadruples of columns. Weights are unsigned with bias 128, or 0 where
+ * neg == NULL; starting from -128 times the sum of the activations takes the bias off for nothing. */
+INLINE void dot_group(const uint8_t *q, uint32_t n4, const int8_t *const *a, const int32_t *const *neg, uint32_t g, int n,
+                      __m512i *dot)
+{
+    for (int i = 0; i < n; i++)
+        dot[i] = neg ? broadcast32(neg[i] + g) : _mm512_setzero_si512();
+    for (uint32_t c = 0; c < n4; c++) {
+        const __m512i w = _mm512_load_si512(q + 64 * c);
+        for (int i = 0; i < n; i++)
+            dot[i] = _mm512_dpbusd_epi32(dot[i], w, broadcast32(a[i] + 4 * c));
+    }
+}
+
+INLINE void super(const rl_tile *t, const rl_act_layout *l, const uint8_t *const *act, int n, uint32_t block, uint32_t group,
+                  bool offsets, float *acc)
+{
+    const uint32_t n_groups = RL_TILE_COLS / group;
+    const int8_t *a[8];
+    const int32_t *neg[8];
+    __m512i total[8], dot[8];
+    for (int i = 0; i < n; i++) {
+        a[i] = (const int8_t *)act[i] + RL_TILE_COLS * block;
+        neg[i] = (const int32_t *)(act[i] + (group == 16 ? l->neg16 : l->neg32)) + n_groups * block;
+        total[i] = _mm512_setzero_si512();
+    }
+    for (uint32_t g = 0; g < n_groups; g++) {
+        const int8_t *ag[8];
+        for (int i = 0; i < n; i++)
+            ag[i] = a[i] + group * g;
+        dot_group(&t->q[group / 4 * g][0][0], group / 4, ag, offsets ? NULL : neg, g, n, dot);
+        const __m512i s = _mm512_load_si512(t->sx[g]);
+        for (int i = 0; i < n; i++)
+            total[i] = _mm512_add_epi32(total[i], _mm512_mullo_epi32(dot[i], s));
+    }
+    const __m512 d = _mm512_load_ps(t->d[0]);
+    for (int i = 0; i < n; i++) {
+        const __m512 da = broadcast_float(act[i] + l->d + 32 * block);
+        __m512 y = _mm512_loadu_ps(acc + RL_TILE_ROWS * i);
+        y = _mm512_fmadd_ps(_mm512_cvtepi32_ps(total[i]), _mm512_mul_ps(d, da), y);
+        if (offsets) {
+            const uint8_t *sums = act[i] + (group == 16 ? l->sum16 : l->sum32) + 2 * n_groups * block;
+            __m512i m = _mm512_setzero_si512();
+            for (uint32_t g = 0; g < n_groups / 2; g++)
+                m = _mm512_dpwssd_epi32(m, _mm512_load_si512(t->mx[g]), broadcast32(sums + 4 * g));
+            y = _mm512_fmadd_ps(_mm512_cvtepi32_ps(m), _mm512_mul_ps(_mm512_load_ps(t->dm), da), y);
+        }
+        _mm512_storeu_ps(acc + RL_TILE_ROWS * i, y);
+    }
+}
+
+INLINE void blocks32(const rl_tile *t, const rl_act_layout *l, const uint8_t *const *act, int n, uint32_t block,
+                     uint32_t n_cols, float *acc)
+{
+    const int8_t *a[8];
+    const int32_t *neg[8];
+    __m512 y[8];
+    __m512i dot[8];
+    for (int i = 0; i < n; i++) {
+        a[i] = (const int8_t *)act[i] + RL_TILE_COLS * block;
+        neg[i] = (const int32_t *)(act[i] + l->neg32) + 8 * block;
+        y[i] = _mm512_loadu_ps(acc + RL_TILE_ROWS * i);
+    }
+    for (uint32_t g = 0; g < n_cols / 32; g++) {
+        const int8_t *ag[8];
+        for (int i = 0; i < n; i++)
+            ag[i] = a[i] + 32 * g;
+        dot_group(&t->q[8 * g][0][0], 8, ag, neg, g, n, dot);
+        const __m512 d = _mm512_load_ps(t->d[g]);
+        for (int i = 0; i < n; i++) {
+            const __m512 da = broadcast_float(act[i] + l->d + 4 * (8 * block + g));
+            y[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[i]), _mm512_mul_ps(d, da), y[i]);
+        }
+    }
+    for (int i = 0; i < n; i++)
+        _mm512_storeu_ps(acc + RL_TILE_ROWS * i, y[i]);
+}
+
+INLINE void fast_n(const rl_ktype *k, const rl_tile *t, const rl_act_layout *l, const uint8_t *const *act, int n,
+                   uint32_t block, uint32_t n_cols, float *acc)
+{
+    if (k->kclass == RL_KCLASS_32)
+        blocks32(t, l, act, n, block, n_cols, acc);
+    else if (k->offsets && k->group == 16)
+        super(t, l, act, n, block, 16, true, acc);
+    else if (k->offsets)
+        super(t, l, act, n, block, 32, true, acc);
+    else if (k->group == 16)
+        super(t, l, act, n, block, 16, false, acc);
+    else
+        super(t, l, act, n, block, 32, false, acc);
+}
+
+/* One function per size keeps the accumulators of each in registers. */
+static void fast8(const rl_ktype *k, const rl_tile *t, const rl_act_layout *l, const uint8_t *const *act, uint32_t block,
+                  uint32_t n_cols, float *acc)
+{
+    fast_n(k, t, l, act, 8, block, n_cols, acc);
+}
+
+static void fast4(const rl_ktype *k, const rl_tile *t, const rl_act_layout *l, const uint8_t *const *act, uint32_t block,
+                  uint32_t n_cols, float *acc)
+{
+    fast_n(k, t, l, act, 4, block, n_cols, acc);
+}
+
+static void fast2(const rl_ktype *k, const rl_tile *t, const rl_act_layout *l, const uint8_t *const *act, uint32_t block,
+                  uint32_t n_cols, float *acc)
+{
+    fast_n(k, t, l, act, 2, block, n_cols, acc);
+}
+
+static void fast1(const rl_ktype *k, const rl_tile *t, const rl_act_layout *l, const uint8_t *const *act, uint32_t block,
+                  uint32_t n_cols, float *acc)
+{
+    fast_n(k, t, l, act, 1, block, n_cols, acc);
+}
+
+static void fast(const rl_ktype *k, const rl_tile *t, const rl_act_layout *l, const uint8_t *const *act, uint32_t n,
+                 uint32_t block, uint32_t n_cols, float *acc)
+{
+    for (; n >= 8; n -= 8, act += 8, acc += 8 * RL_TILE_ROWS)
+        fast8(k, t, l, act, block, n_cols, acc);
+    if (n >= 4) {
+        fast4(k, t, l, act, block, n_cols, acc);
+        n -= 4, act += 4, acc += 4 * RL_TILE_ROWS;
+    }
+    if (n >= 2) {
+        fast2(k, t, l, act, block, n_cols, acc);
+        n -= 2, act += 2, acc += 2 * RL_TILE_ROWS;
+    }
+    if (n) fast1(k, t, l, act, block, n_cols, acc);
+}
+
+/* ---- Float tiles ------------------------------------------------------------------------------------------------------------
+ */
+
+/* Floats of the four columns in the bytes of v: code * scale + offset. A byte or-ed into the mantissa of 2^23 is that number
+ * plus the byte; `zero` is 2^23 plus the bias. The products are exact, so the fused form rounds as the decoder does. */
+INLINE void expand4(__m512i v, __m512 zero, __m512 scale, __m512 offset, float *w)
+{
+    const __m512i low = _mm512_set1_epi32(0xff), magic = _mm512_set1_epi32(0x4b000000);
+    for (int j = 0; j < 4; j++) {
+        const __m512i u = _mm512_ternarylogic_epi32(_mm512_srli_epi32(v, 8 * j), low, magic, 0xea); /* (a & b) | c */
+        const __m512 code = _mm512_sub_ps(_mm512_castsi512_ps(u), zero);
+        _mm512_store_ps(w + RL_TILE_ROWS * j, _mm512_fmadd_ps(code, scale, offset));
+    }
+}
+
+static void expand(const rl_ktype *k, const rl_tile *t, uint32_t n_cols, float *w)
+{
+    const __m512 zero = _mm512_set1_ps(8388608.0f + k->bias);
+    const uint32_t group = k->group;
+    for (uint32_t g = 0; g < n_cols / group; g++) {
+        __m512 scale, offset = _mm512_setzero_ps();
+        if (k->kclass == RL_KCLASS_32)
+            scale = _mm512_load_ps(t->d[g]);
+        else
+            scale = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_load_si512(t->sx[g])), _mm512_load_ps(t->d[0]));
+        if (k->offsets) {
+            const __m512i m = _mm512_load_si512(t->mx[g / 2]);
+            const __m512i mg = g % 2 ? _mm512_srli_epi32(m, 16) : _mm512_and_si512(m, _mm512_set1_epi32(0xffff));
+            offset = _mm512_mul_ps(_mm512_cvtepi32_ps(mg), _mm512_load_ps(t->dm));
+        }
+        for (uint32_t c = g * group; c < (g + 1) * group; c += 4)
+            expand4(_mm512_load_si512(t->q[c / 4]), zero, scale, offset, w + RL_TILE_ROWS * c);
+    }
+}
+
+static void transpose(const float *rows, uint32_t n_cols, float *w)
+{
+    for (uint32_t c = 0; c < n_cols; c += 16) {
+        __m512i r[16];
+        for (int i = 0; i < 16; i++)
+            r[i] = _mm512_loadu_si512(rows + RL_TILE_COLS * i + c);
+        rl_transpose16_avx512(r);
+        for (int i = 0; i < 16; i++)
+            _mm512_storeu_si512(w + RL_TILE_ROWS * (c + (uint32_t)i), r[i]);
+    }
+}
+
+INLINE void exact_n(const float *w, const float *const *x, int n, uint32_t n_cols, float *acc)
+{
+    __m512 p[6][4];
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < 4; j++)
+            p[i][j] = _mm512_setzero_ps();
+    uint32_t c = 0;
+    for (; c + 4 <= n_cols; c += 4)
+        for (uint32_t j = 0; j < 4; j++) {
+            const __m512 v = _mm512_load_ps(w + RL_TILE_ROWS * (c + j));
+            for (int i = 0; i < n; i++)
+                p[i][j] = _mm512_fmadd_ps(v, _mm512_set1_ps(x[i][c + j]), p[i][j]);
+        }
+    for (uint32_t j = 0; j < 3; j++) {
+        if (c + j >= n_cols) break;
+        const __m512 v = _mm512_load_ps(w + RL_TILE_ROWS * (c + j));
+        for (int i = 0; i < n; i++)
+            p[i][j] = _mm512_fmadd_ps(v, _mm512_set1_ps(x[i][c + j]), p[i][j]);
+    }
+    for (int i = 0; i < n; i++) {
+        const __m512 sum = _mm512_add_ps(_mm512_add_ps(p[i][0], p[i][1]), _mm512_add_ps(p[i][2], p[i][3]));
+        float *y = acc + RL_TILE_ROWS * i;
+        _mm512_storeu_ps(y, _mm512_add_ps(_mm512_loadu_ps(y), sum));
+    }
+}
+
+static void exact6(const float *w, const float *const *x, uint32_t n_cols, float *acc)
+{
+    exact_n(w, x, 6, n_cols, acc);
+}
+
+static void exact3(const float *w, const float *const *x, uint32_t n_cols, float *acc)
+{
+    exact_n(w, x, 3, n_cols, acc);
+}
+
+static void exact1(const float *w, const float *const *x, uint32_t n_cols, float *acc)
+{
+    exact_n(w, x, 1, n_cols, acc);
+}
+
+static void exact(const float *w, const float *const *x, uint32_t n, uint32_t n_cols, float *acc)
+{
+    for (; n >= 6; n -= 6, x += 6, acc += 6 * RL_TILE_ROWS)
+        exact6(w, x, n_cols, acc);
+    if (n >= 3) {
+        exact3(w, x, n_cols, acc);
+        n -= 3, x += 3, acc += 3 * RL_TILE_ROWS;
+    }
+    for (; n; n--, x++, acc += RL_TILE_ROWS)
+        exact1(w, x, n_cols, acc);
+}
+
+/* ---- Activations ------------------------------------------------------------------------------------------------------------
+ */
+
+/* The first element of largest magnitude of n (32 or 256) floats; *bad when one is NaN or infinite. */
+INLINE float first_largest(const float *x, uint32_t n, bool *bad)
+{
+    __m512 most = _mm512_setzero_ps();
+    __mmask16 invalid = 0;
+    for (uint32_t i = 0; i < n; i += 16) {
+        const __m512 v = _mm512_loadu_ps(x + i);
+        most = _mm512_max_ps(most, _mm512_abs_ps(v));
+        invalid |= _mm512_fpclass_ps_mask(v, 0x99); /* NaN and infinities */
+    }
+    *bad = invalid != 0;
+    const float largest = _mm512_reduce_max_ps(most);
+    const __m512 target = _mm512_set1_ps(largest);
+    for (uint32_t i = 0; i < n; i += 16) {
+        const __mmask16 hit = _mm512_cmp_ps_mask(_mm512_abs_ps(_mm512_loadu_ps(x + i)), target, _CMP_EQ_OQ);
+        if (hit) return x[i + (uint32_t)__builtin_ctz(hit)];
+    }
+    return 0;
+}
+
+static void quantize(const float *x, uint32_t cols, uint8_t *row)
+{
+    const rl_act_layout l = rl_act_layout_of(cols);
+    const uint32_t group = rl_act_group(cols);
+    float *d = (float *)(row + l.d);
+    int16_t *sum16 = (int16_t *)(row + l.sum16), *sum32 = (int16_t *)(row + l.sum32);
+    int32_t *neg16 = (int32_t *)(row + l.neg16), *neg32 = (int32_t *)(row + l.neg32);
+    for (uint32_t c = 0; c < cols; c += group) {
+        bool bad;
+        const float inverse = -127.0f / first_largest(x + c, group, &bad);
+        const bool zero = bad || !isfinite(inverse);
+        const float scale = bad ? NAN : zero ? 0 : 1.0f / inverse;
+        const __m512 inv = _mm512_set1_ps(inverse);
+        for (uint32_t i = c; i < c + group; i += 16) {
+            __m512i v = _mm512_cvtps_epi32(_mm512_mul_ps(inv, _mm512_loadu_ps(x + i)));
+            v = zero ? _mm512_setzero_si512() : _mm512_min_epi32(v, _mm512_set1_epi32(127));
+            _mm_storeu_si128((__m128i *)(row + i), _mm512_cvtepi32_epi8(v));
+            const int sum = _mm512_reduce_add_epi32(v);
+            sum16[i / 16] = (int16_t)sum;
+            neg16[i / 16] = -128 * sum;
+        }
+        for (uint32_t g = c / 32; g < (c + group) / 32; g++) {
+            d[g] = scale;
+            sum32[g] = (int16_t)(sum16[2 * g] + sum16[2 * g + 1]);
+            neg32[g] = -128 * sum32[g];
+        }
+    }
+}
+
+/* Bias and vector forms of a tile that was built portably. */
+static void finish(const rl_ktype *k, uint32_t n_cols, rl_tile *t)
+{
+    const __m512i bias = _mm512_set1_epi8((char)k->bias);
+    for (uint32_t c = 0; c < n_cols / 4; c++)
+        _mm512_store_si512(t->q[c], _mm512_add_epi8(_mm512_load_si512(t->q[c]), bias));
+    rl_tile_scales_avx512(k, t);
+}
+
+const rl_kern rl_kern_avx512 = {
+    .isa = RL_ISA_AVX512,
+    .types = rl_ktypes_wide,
+    .quantize = quantize,
+    .finish = finish,
+    .fast = fast,
+    .expand = expand,
+    .transpose = transpose,
+    .exact = exact,
+};
