@@ -402,32 +402,27 @@ static const rl_kern *kern_of(rl_isa isa)
 static void check_quantised(const rl_kern *kern, const float *x, uint32_t cols)
 {
     static quantised q;
-    const rl_act_layout l = rl_act_layout_of(cols);
-    uint8_t *row = rl_aligned_alloc(64, l.stride, 1);
+    rl_act_block *row = rl_aligned_alloc(64, rl_act_blocks(cols), sizeof *row);
     assert_non_null(row);
     reference_quantize(x, cols, &q);
     kern->quantize(x, cols, row);
-    assert_memory_equal(row, q.codes, cols);
-    for (uint32_t g = 0; g < cols / 16; g++) {
+    int total = 0;
+    for (uint32_t c = 0; c < cols; c += 16) {
+        const rl_act_block *b = row + c / 256;
+        const uint32_t g = c % 256 / 16;
+        assert_memory_equal(b->code + c % 256, q.codes + c, 16);
         int sum = 0;
         for (uint32_t i = 0; i < 16; i++)
-            sum += q.codes[16 * g + i];
-        assert_int_equal(((int16_t *)(row + l.sum16))[g], sum);
-        assert_int_equal(((int32_t *)(row + l.neg16))[g], -128 * sum);
-    }
-    for (uint32_t g = 0; g < cols / 32; g++) {
-        int sum = 0;
-        for (uint32_t i = 0; i < 32; i++)
-            sum += q.codes[32 * g + i];
-        assert_int_equal(((int16_t *)(row + l.sum32))[g], sum);
-        assert_int_equal(((int32_t *)(row + l.neg32))[g], -128 * sum);
-    }
-    for (uint32_t g = 0; g < cols / 32; g++) {
-        const float d = ((float *)(row + l.d))[g];
-        if (isnan(q.d[g]))
-            assert_true(isnan(d));
-        else
-            assert_true(d == q.d[g]);
+            sum += q.codes[c + i];
+        assert_int_equal(b->sum16[g], sum);
+        assert_int_equal(b->neg16[g], -128 * sum);
+        total = c % 256 == 0 ? sum : total + sum;
+        if (c + 16 == cols || c % 256 == 240) assert_int_equal(b->sum256, total);
+        if (c % 32 == 0) continue;
+        assert_int_equal(b->sum32[g / 2], b->sum16[g - 1] + sum);
+        assert_int_equal(b->neg32[g / 2], -128 * b->sum32[g / 2]);
+        const float d = b->d[g / 2], want = q.d[c / 32];
+        assert_true(isnan(want) ? isnan(d) : d == want);
     }
     rl_aligned_free(row);
 }
@@ -467,13 +462,11 @@ static void test_activations(void **state)
         /* too small for a finite inverse: zero, not infinity */
         for (uint32_t c = 0; c < 256; c++)
             x[c] = 1e-42f;
-        uint8_t row[2048];
-        const rl_act_layout l = rl_act_layout_of(256);
-        uint8_t *aligned = (uint8_t *)(((uintptr_t)row + 63) & ~(uintptr_t)63);
-        kern->quantize(x, 256, aligned);
-        assert_true(((float *)(aligned + l.d))[0] == 0);
+        _Alignas(64) rl_act_block row;
+        kern->quantize(x, 256, &row);
+        assert_true(row.d[0] == 0);
         for (uint32_t c = 0; c < 256; c++)
-            assert_int_equal(aligned[c], 0);
+            assert_int_equal(row.code[c], 0);
     }
 }
 

@@ -31,6 +31,10 @@ typedef enum rl_kclass {
     RL_KCLASS_32     /* 32 weights and one float scale */
 } rl_kclass;
 
+/* Codes that already contain their integer scale, so that a block has one sum. HALF: the byte is (s c + 135) / 2, for types
+ * whose s c is odd and at most 135; then s c = 2 byte - 135. WHOLE: the byte is s c. */
+typedef enum rl_fold { RL_FOLD_NONE, RL_FOLD_HALF, RL_FOLD_WHOLE } rl_fold;
+
 /* How the tile of a type looks. `bias` is added to the codes so that they are unsigned bytes; the kernels take it off again
  * through sums of the activations. It depends on the instruction set. */
 typedef struct rl_ktype {
@@ -38,6 +42,7 @@ typedef struct rl_ktype {
     uint8_t group; /* columns that share an integer scale */
     bool offsets;
     uint8_t bias;
+    rl_fold fold;
 } rl_ktype;
 
 /* q holds, per four columns, four bytes of each of the 16 rows: a vector of 32-bit lanes has one row per lane. s and m are
@@ -52,23 +57,24 @@ typedef struct rl_tile {
     _Alignas(64) uint8_t m[16][RL_TILE_ROWS];
 } rl_tile;
 
-/* Where the parts of a quantised activation row lie, in bytes from its start. codes: int8 per column. d: float per 32 columns.
- * sum16, sum32: int16 sums of the codes per 16 and 32 columns. neg16, neg32: int32, the same sums times -128. */
-typedef struct rl_act_layout {
-    uint32_t d, sum16, sum32, neg16, neg32, stride;
-} rl_act_layout;
+/* 256 columns of a quantised activation row, or the last cols % 256. d is the scale of 32 columns each (the same eight times
+ * where 256 columns share one). The rest are sums of codes that take biases and offsets into account: per 16, 32 and 256
+ * columns, and -128 times those. */
+typedef struct rl_act_block {
+    int8_t code[256];
+    int32_t neg16[16];
+    int32_t neg32[8];
+    float d[8];
+    int16_t sum16[16];
+    int16_t sum32[8];
+    int32_t sum256;
+    int32_t reserved[3]; /* whole cache lines */
+} rl_act_block;
+_Static_assert(sizeof(rl_act_block) == 448, "activation blocks are whole cache lines");
 
-static inline rl_act_layout rl_act_layout_of(uint32_t cols)
+static inline uint32_t rl_act_blocks(uint32_t cols)
 {
-    rl_act_layout l;
-    uint32_t at = (cols + 63) & ~63u;
-    l.neg16 = at, at += cols / 16 * 4;
-    l.neg32 = at, at += cols / 32 * 4;
-    l.d = at, at += cols / 32 * 4;
-    l.sum16 = at, at += cols / 16 * 2;
-    l.sum32 = at, at += cols / 32 * 2;
-    l.stride = (at + 63) & ~63u;
-    return l;
+    return (cols + 255) / 256;
 }
 
 /* Columns that share an activation scale. */
@@ -83,7 +89,7 @@ struct rl_kern {
     const rl_ktype *types; /* [RL_TYPE_END] */
 
     /* One activation row. cols is a multiple of 32. */
-    void (*quantize)(const float *x, uint32_t cols, uint8_t *row);
+    void (*quantize)(const float *x, uint32_t cols, rl_act_block *row);
 
     /* Integer tile of n_cols columns from the 16 rows' blocks. Entries beyond n_cols are left alone. build[type] NULL: by
      * rl_tile_build_portable, followed by `finish`, which applies the bias and fills sx and mx. */
@@ -92,8 +98,8 @@ struct rl_kern {
 
     /* Adds the product of a tile with activation rows: acc[i][row] for the rows act[i], i < n. `block` is the number of the
      * tile along the columns. */
-    void (*fast)(const rl_ktype *k, const rl_tile *t, const rl_act_layout *l, const uint8_t *const *act, uint32_t n,
-                 uint32_t block, uint32_t n_cols, float *acc);
+    void (*fast)(const rl_ktype *k, const rl_tile *t, const rl_act_block *const *act, uint32_t n, uint32_t block,
+                 uint32_t n_cols, float *acc);
 
     /* Float tile w[column][row] from an integer tile, or from 16 rows of floats [row][RL_TILE_COLS]. */
     void (*expand)(const rl_ktype *k, const rl_tile *t, uint32_t n_cols, float *w);

@@ -4,6 +4,7 @@
 
 #include <immintrin.h>
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
@@ -25,77 +26,70 @@ INLINE __m512 broadcast_float(const void *p)
 /* ---- Integer tiles ----------------------------------------------------------------------------------------------------------
  */
 
-/* dot[i] = sums of weight times activation over n4 quadruples of columns. Weights are unsigned with bias 128, or 0 where
- * neg == NULL; starting from -128 times the sum of the activations takes the bias off for nothing. */
-INLINE void dot_group(const uint8_t *q, uint32_t n4, const int8_t *const *a, const int32_t *const *neg, uint32_t g, int n,
-                      __m512i *dot)
+/* dot[i] = sums of weight times activation over n4 quadruples of columns. Weights are unsigned with bias 128, or 0 where neg is
+ * 0; starting from -128 times the sum of the activations takes the bias off for nothing. at and neg are offsets into the
+ * activation blocks, the same for all of them, so that eight pointers stay in registers. */
+INLINE void dot_group(const uint8_t *q, int n4, const uint8_t *const *act, size_t at, size_t neg, int n, __m512i *dot)
 {
     for (int i = 0; i < n; i++)
-        dot[i] = neg ? broadcast32(neg[i] + g) : _mm512_setzero_si512();
-    for (uint32_t c = 0; c < n4; c++) {
+        dot[i] = neg ? broadcast32(act[i] + neg) : _mm512_setzero_si512();
+#pragma GCC unroll 8
+    for (int c = 0; c < n4; c++) {
         const __m512i w = _mm512_load_si512(q + 64 * c);
         for (int i = 0; i < n; i++)
-            dot[i] = _mm512_dpbusd_epi32(dot[i], w, broadcast32(a[i] + 4 * c));
+            dot[i] = _mm512_dpbusd_epi32(dot[i], w, broadcast32(act[i] + at + 4 * c));
     }
 }
 
-INLINE void super(const rl_tile *t, const rl_act_layout *l, const uint8_t *const *act, int n, uint32_t block, uint32_t group,
-                  bool offsets, float *acc)
+/* y = y + I d_w d_a, and the same for the offsets. */
+INLINE void add_super(const rl_tile *t, const rl_act_block *a, int group, bool offsets, __m512i total, float *acc)
 {
-    const uint32_t n_groups = RL_TILE_COLS / group;
-    const int8_t *a[8];
-    const int32_t *neg[8];
+    const __m512 da = _mm512_set1_ps(a->d[0]);
+    __m512 y = _mm512_loadu_ps(acc);
+    y = _mm512_fmadd_ps(_mm512_cvtepi32_ps(total), _mm512_mul_ps(_mm512_load_ps(t->d[0]), da), y);
+    if (offsets) {
+        const int16_t *sums = group == 32 ? a->sum32 : a->sum16;
+        __m512i m = _mm512_setzero_si512();
+        for (int g = 0; g < (group == 32 ? 4 : 8); g++)
+            m = _mm512_dpwssd_epi32(m, _mm512_load_si512(t->mx[g]), broadcast32(sums + 2 * g));
+        y = _mm512_fmadd_ps(_mm512_cvtepi32_ps(m), _mm512_mul_ps(_mm512_load_ps(t->dm), da), y);
+    }
+    _mm512_storeu_ps(acc, y);
+}
+
+INLINE void super(const rl_tile *t, const rl_act_block *const *rows, int n, size_t block, int group, bool offsets, float *acc)
+{
+    const uint8_t *act[8];
     __m512i total[8], dot[8];
     for (int i = 0; i < n; i++) {
-        a[i] = (const int8_t *)act[i] + RL_TILE_COLS * block;
-        neg[i] = (const int32_t *)(act[i] + (group == 16 ? l->neg16 : l->neg32)) + n_groups * block;
+        act[i] = (const uint8_t *)(rows[i] + block);
         total[i] = _mm512_setzero_si512();
     }
-    for (uint32_t g = 0; g < n_groups; g++) {
-        const int8_t *ag[8];
-        for (int i = 0; i < n; i++)
-            ag[i] = a[i] + group * g;
-        dot_group(&t->q[group / 4 * g][0][0], group / 4, ag, offsets ? NULL : neg, g, n, dot);
+    const size_t neg = offsetof(rl_act_block, neg16) + (group == 16 ? 0 : sizeof(int32_t[16]));
+    for (int g = 0; g < RL_TILE_COLS / group; g++) {
+        dot_group(&t->q[group / 4 * g][0][0], group / 4, act, (size_t)(group * g), offsets ? 0 : neg + 4 * (size_t)g, n, dot);
         const __m512i s = _mm512_load_si512(t->sx[g]);
         for (int i = 0; i < n; i++)
             total[i] = _mm512_add_epi32(total[i], _mm512_mullo_epi32(dot[i], s));
     }
-    const __m512 d = _mm512_load_ps(t->d[0]);
-    for (int i = 0; i < n; i++) {
-        const __m512 da = broadcast_float(act[i] + l->d + 32 * block);
-        __m512 y = _mm512_loadu_ps(acc + RL_TILE_ROWS * i);
-        y = _mm512_fmadd_ps(_mm512_cvtepi32_ps(total[i]), _mm512_mul_ps(d, da), y);
-        if (offsets) {
-            const uint8_t *sums = act[i] + (group == 16 ? l->sum16 : l->sum32) + 2 * n_groups * block;
-            __m512i m = _mm512_setzero_si512();
-            for (uint32_t g = 0; g < n_groups / 2; g++)
-                m = _mm512_dpwssd_epi32(m, _mm512_load_si512(t->mx[g]), broadcast32(sums + 4 * g));
-            y = _mm512_fmadd_ps(_mm512_cvtepi32_ps(m), _mm512_mul_ps(_mm512_load_ps(t->dm), da), y);
-        }
-        _mm512_storeu_ps(acc + RL_TILE_ROWS * i, y);
-    }
+    for (int i = 0; i < n; i++)
+        add_super(t, rows[i] + block, group, offsets, total[i], acc + RL_TILE_ROWS * i);
 }
 
-INLINE void blocks32(const rl_tile *t, const rl_act_layout *l, const uint8_t *const *act, int n, uint32_t block,
-                     uint32_t n_cols, float *acc)
+INLINE void blocks32(const rl_tile *t, const rl_act_block *const *rows, int n, size_t block, uint32_t n_cols, float *acc)
 {
-    const int8_t *a[8];
-    const int32_t *neg[8];
+    const uint8_t *act[8];
     __m512 y[8];
     __m512i dot[8];
     for (int i = 0; i < n; i++) {
-        a[i] = (const int8_t *)act[i] + RL_TILE_COLS * block;
-        neg[i] = (const int32_t *)(act[i] + l->neg32) + 8 * block;
+        act[i] = (const uint8_t *)(rows[i] + block);
         y[i] = _mm512_loadu_ps(acc + RL_TILE_ROWS * i);
     }
     for (uint32_t g = 0; g < n_cols / 32; g++) {
-        const int8_t *ag[8];
-        for (int i = 0; i < n; i++)
-            ag[i] = a[i] + 32 * g;
-        dot_group(&t->q[8 * g][0][0], 8, ag, neg, g, n, dot);
+        dot_group(&t->q[8 * g][0][0], 8, act, 32 * g, offsetof(rl_act_block, neg32) + 4 * g, n, dot);
         const __m512 d = _mm512_load_ps(t->d[g]);
         for (int i = 0; i < n; i++) {
-            const __m512 da = broadcast_float(act[i] + l->d + 4 * (8 * block + g));
+            const __m512 da = broadcast_float(act[i] + offsetof(rl_act_block, d) + 4 * g);
             y[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[i]), _mm512_mul_ps(d, da), y[i]);
         }
     }
@@ -103,60 +97,70 @@ INLINE void blocks32(const rl_tile *t, const rl_act_layout *l, const uint8_t *co
         _mm512_storeu_ps(acc + RL_TILE_ROWS * i, y[i]);
 }
 
-INLINE void fast_n(const rl_ktype *k, const rl_tile *t, const rl_act_layout *l, const uint8_t *const *act, int n,
-                   uint32_t block, uint32_t n_cols, float *acc)
+/* Codes that carry their scale (or half of it): one integer product for the whole block. */
+INLINE void folded(const rl_ktype *k, const rl_tile *t, const rl_act_block *const *rows, int n, size_t block, float *acc)
+{
+    const uint8_t *act[8];
+    __m512i dot[8], part[8];
+    for (int i = 0; i < n; i++) {
+        act[i] = (const uint8_t *)(rows[i] + block);
+        dot[i] = _mm512_setzero_si512();
+    }
+    for (int g = 0; g < 8; g++) {
+        dot_group(&t->q[8 * g][0][0], 8, act, 32 * (size_t)g, 0, n, part);
+        for (int i = 0; i < n; i++)
+            dot[i] = _mm512_add_epi32(dot[i], part[i]);
+    }
+    for (int i = 0; i < n; i++) {
+        if (k->fold == RL_FOLD_HALF)
+            dot[i] = _mm512_sub_epi32(_mm512_add_epi32(dot[i], dot[i]), _mm512_set1_epi32(135 * rows[i][block].sum256));
+        add_super(t, rows[i] + block, 16, k->offsets, dot[i], acc + RL_TILE_ROWS * i);
+    }
+}
+
+INLINE void fast_n(const rl_ktype *k, const rl_tile *t, const rl_act_block *const *act, int n, uint32_t block, uint32_t n_cols,
+                   float *acc)
 {
     if (k->kclass == RL_KCLASS_32)
-        blocks32(t, l, act, n, block, n_cols, acc);
+        blocks32(t, act, n, block, n_cols, acc);
+    else if (k->fold)
+        folded(k, t, act, n, block, acc);
     else if (k->offsets && k->group == 16)
-        super(t, l, act, n, block, 16, true, acc);
+        super(t, act, n, block, 16, true, acc);
     else if (k->offsets)
-        super(t, l, act, n, block, 32, true, acc);
+        super(t, act, n, block, 32, true, acc);
     else if (k->group == 16)
-        super(t, l, act, n, block, 16, false, acc);
+        super(t, act, n, block, 16, false, acc);
     else
-        super(t, l, act, n, block, 32, false, acc);
+        super(t, act, n, block, 32, false, acc);
 }
 
 /* One function per size keeps the accumulators of each in registers. */
-static void fast8(const rl_ktype *k, const rl_tile *t, const rl_act_layout *l, const uint8_t *const *act, uint32_t block,
-                  uint32_t n_cols, float *acc)
-{
-    fast_n(k, t, l, act, 8, block, n_cols, acc);
-}
+#define FAST(n)                                                                                                                \
+    static void fast##n(const rl_ktype *k, const rl_tile *t, const rl_act_block *const *act, uint32_t block, uint32_t n_cols,  \
+                        float *acc)                                                                                            \
+    {                                                                                                                          \
+        fast_n(k, t, act, n, block, n_cols, acc);                                                                              \
+    }
+FAST(8)
+FAST(4)
+FAST(2)
+FAST(1)
 
-static void fast4(const rl_ktype *k, const rl_tile *t, const rl_act_layout *l, const uint8_t *const *act, uint32_t block,
-                  uint32_t n_cols, float *acc)
-{
-    fast_n(k, t, l, act, 4, block, n_cols, acc);
-}
-
-static void fast2(const rl_ktype *k, const rl_tile *t, const rl_act_layout *l, const uint8_t *const *act, uint32_t block,
-                  uint32_t n_cols, float *acc)
-{
-    fast_n(k, t, l, act, 2, block, n_cols, acc);
-}
-
-static void fast1(const rl_ktype *k, const rl_tile *t, const rl_act_layout *l, const uint8_t *const *act, uint32_t block,
-                  uint32_t n_cols, float *acc)
-{
-    fast_n(k, t, l, act, 1, block, n_cols, acc);
-}
-
-static void fast(const rl_ktype *k, const rl_tile *t, const rl_act_layout *l, const uint8_t *const *act, uint32_t n,
-                 uint32_t block, uint32_t n_cols, float *acc)
+static void fast(const rl_ktype *k, const rl_tile *t, const rl_act_block *const *act, uint32_t n, uint32_t block,
+                 uint32_t n_cols, float *acc)
 {
     for (; n >= 8; n -= 8, act += 8, acc += 8 * RL_TILE_ROWS)
-        fast8(k, t, l, act, block, n_cols, acc);
+        fast8(k, t, act, block, n_cols, acc);
     if (n >= 4) {
-        fast4(k, t, l, act, block, n_cols, acc);
+        fast4(k, t, act, block, n_cols, acc);
         n -= 4, act += 4, acc += 4 * RL_TILE_ROWS;
     }
     if (n >= 2) {
-        fast2(k, t, l, act, block, n_cols, acc);
+        fast2(k, t, act, block, n_cols, acc);
         n -= 2, act += 2, acc += 2 * RL_TILE_ROWS;
     }
-    if (n) fast1(k, t, l, act, block, n_cols, acc);
+    if (n) fast1(k, t, act, block, n_cols, acc);
 }
 
 /* ---- Float tiles ------------------------------------------------------------------------------------------------------------
@@ -282,33 +286,42 @@ INLINE float first_largest(const float *x, uint32_t n, bool *bad)
     return 0;
 }
 
-static void quantize(const float *x, uint32_t cols, uint8_t *row)
+static void sum_block(rl_act_block *b, uint32_t n)
 {
-    const rl_act_layout l = rl_act_layout_of(cols);
+    b->sum256 = 0;
+    for (uint32_t g = 0; g < n / 16; g++) {
+        const __m512i v = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(b->code + 16 * g)));
+        const int sum = _mm512_reduce_add_epi32(v);
+        b->sum16[g] = (int16_t)sum;
+        b->neg16[g] = -128 * sum;
+        b->sum256 += sum;
+    }
+    for (uint32_t g = 0; g < n / 32; g++) {
+        b->sum32[g] = (int16_t)(b->sum16[2 * g] + b->sum16[2 * g + 1]);
+        b->neg32[g] = -128 * b->sum32[g];
+    }
+}
+
+static void quantize(const float *x, uint32_t cols, rl_act_block *row)
+{
     const uint32_t group = rl_act_group(cols);
-    float *d = (float *)(row + l.d);
-    int16_t *sum16 = (int16_t *)(row + l.sum16), *sum32 = (int16_t *)(row + l.sum32);
-    int32_t *neg16 = (int32_t *)(row + l.neg16), *neg32 = (int32_t *)(row + l.neg32);
     for (uint32_t c = 0; c < cols; c += group) {
+        rl_act_block *b = row + c / 256;
         bool bad;
         const float inverse = -127.0f / first_largest(x + c, group, &bad);
         const bool zero = bad || !isfinite(inverse);
         const float scale = bad ? NAN : zero ? 0 : 1.0f / inverse;
         const __m512 inv = _mm512_set1_ps(inverse);
-        for (uint32_t i = c; i < c + group; i += 16) {
-            __m512i v = _mm512_cvtps_epi32(_mm512_mul_ps(inv, _mm512_loadu_ps(x + i)));
+        for (uint32_t i = 0; i < group; i += 16) {
+            __m512i v = _mm512_cvtps_epi32(_mm512_mul_ps(inv, _mm512_loadu_ps(x + c + i)));
             v = zero ? _mm512_setzero_si512() : _mm512_min_epi32(v, _mm512_set1_epi32(127));
-            _mm_storeu_si128((__m128i *)(row + i), _mm512_cvtepi32_epi8(v));
-            const int sum = _mm512_reduce_add_epi32(v);
-            sum16[i / 16] = (int16_t)sum;
-            neg16[i / 16] = -128 * sum;
+            _mm_storeu_si128((__m128i *)(b->code + (c + i) % 256), _mm512_cvtepi32_epi8(v));
         }
-        for (uint32_t g = c / 32; g < (c + group) / 32; g++) {
-            d[g] = scale;
-            sum32[g] = (int16_t)(sum16[2 * g] + sum16[2 * g + 1]);
-            neg32[g] = -128 * sum32[g];
-        }
+        for (uint32_t g = 0; g < group / 32; g++)
+            b->d[c % 256 / 32 + g] = scale;
     }
+    for (uint32_t c = 0; c < cols; c += 256)
+        sum_block(row + c / 256, cols - c < 256 ? cols - c : 256);
 }
 
 /* Bias and vector forms of a tile that was built portably. */

@@ -61,31 +61,35 @@ static void quantize_group(const float *x, uint32_t n, int8_t *codes, float *d)
     *d = 1.0f / inverse;
 }
 
-static void quantize(const float *x, uint32_t cols, uint8_t *row)
+static void sum_block(rl_act_block *b, uint32_t n)
 {
-    const rl_act_layout l = rl_act_layout_of(cols);
-    const uint32_t group = rl_act_group(cols);
-    int8_t *codes = (int8_t *)row;
-    float *d = (float *)(row + l.d);
-    int16_t *sum16 = (int16_t *)(row + l.sum16), *sum32 = (int16_t *)(row + l.sum32);
-    int32_t *neg16 = (int32_t *)(row + l.neg16), *neg32 = (int32_t *)(row + l.neg32);
-    for (uint32_t c = 0; c < cols; c += group) {
-        float scale;
-        quantize_group(x + c, group, codes + c, &scale);
-        for (uint32_t g = c / 32; g < (c + group) / 32; g++)
-            d[g] = scale;
-    }
-    for (uint32_t g = 0; g < cols / 16; g++) {
+    b->sum256 = 0;
+    for (uint32_t g = 0; g < n / 16; g++) {
         int sum = 0;
         for (uint32_t i = 0; i < 16; i++)
-            sum += codes[16 * g + i];
-        sum16[g] = (int16_t)sum;
-        neg16[g] = -128 * sum;
+            sum += b->code[16 * g + i];
+        b->sum16[g] = (int16_t)sum;
+        b->neg16[g] = -128 * sum;
+        b->sum256 += sum;
     }
-    for (uint32_t g = 0; g < cols / 32; g++) {
-        sum32[g] = (int16_t)(sum16[2 * g] + sum16[2 * g + 1]);
-        neg32[g] = -128 * sum32[g];
+    for (uint32_t g = 0; g < n / 32; g++) {
+        b->sum32[g] = (int16_t)(b->sum16[2 * g] + b->sum16[2 * g + 1]);
+        b->neg32[g] = -128 * b->sum32[g];
     }
+}
+
+static void quantize(const float *x, uint32_t cols, rl_act_block *row)
+{
+    const uint32_t group = rl_act_group(cols);
+    for (uint32_t c = 0; c < cols; c += group) {
+        rl_act_block *b = row + c / 256;
+        float scale;
+        quantize_group(x + c, group, b->code + c % 256, &scale);
+        for (uint32_t g = 0; g < group / 32; g++)
+            b->d[c % 256 / 32 + g] = scale;
+    }
+    for (uint32_t c = 0; c < cols; c += 256)
+        sum_block(row + c / 256, cols - c < 256 ? cols - c : 256);
 }
 
 /* Sums of code times activation over `n` columns from column c, for the 16 rows. */
@@ -98,48 +102,42 @@ static void dot_columns(const rl_tile *t, const int8_t *a, uint32_t c, uint32_t 
                 out[r] += (t->q[i / 4][r][j] - bias) * a[i + j];
 }
 
-static void fast_super(const rl_ktype *k, const rl_tile *t, const rl_act_layout *l, const uint8_t *act, uint32_t block,
-                       float *acc)
+static void fast_super(const rl_ktype *k, const rl_tile *t, const rl_act_block *act, float *acc)
 {
-    const int8_t *a = (const int8_t *)act + RL_TILE_COLS * block;
-    const float da = ((const float *)(act + l->d))[8 * block];
     const uint32_t n_groups = RL_TILE_COLS / k->group;
-    const int16_t *sum = (const int16_t *)(act + (k->group == 16 ? l->sum16 : l->sum32)) + n_groups * block;
+    const int16_t *sum = k->group == 16 ? act->sum16 : act->sum32;
     int32_t total[RL_TILE_ROWS] = {0}, offsets[RL_TILE_ROWS] = {0}, dot[RL_TILE_ROWS];
     for (uint32_t g = 0; g < n_groups; g++) {
-        dot_columns(t, a, g * k->group, k->group, k->bias, dot);
+        dot_columns(t, act->code, g * k->group, k->group, k->bias, dot);
         for (uint32_t r = 0; r < RL_TILE_ROWS; r++) {
             total[r] += t->s[g][r] * dot[r];
             if (k->offsets) offsets[r] += t->m[g][r] * sum[g];
         }
     }
     for (uint32_t r = 0; r < RL_TILE_ROWS; r++) {
-        acc[r] = fmaf((float)total[r], t->d[0][r] * da, acc[r]);
-        if (k->offsets) acc[r] = fmaf((float)offsets[r], t->dm[r] * da, acc[r]);
+        acc[r] = fmaf((float)total[r], t->d[0][r] * act->d[0], acc[r]);
+        if (k->offsets) acc[r] = fmaf((float)offsets[r], t->dm[r] * act->d[0], acc[r]);
     }
 }
 
-static void fast_32(const rl_ktype *k, const rl_tile *t, const rl_act_layout *l, const uint8_t *act, uint32_t block,
-                    uint32_t n_cols, float *acc)
+static void fast_32(const rl_ktype *k, const rl_tile *t, const rl_act_block *act, uint32_t n_cols, float *acc)
 {
-    const int8_t *a = (const int8_t *)act + RL_TILE_COLS * block;
-    const float *da = (const float *)(act + l->d) + 8 * block;
     int32_t dot[RL_TILE_ROWS];
     for (uint32_t g = 0; g < n_cols / 32; g++) {
-        dot_columns(t, a, 32 * g, 32, k->bias, dot);
+        dot_columns(t, act->code, 32 * g, 32, k->bias, dot);
         for (uint32_t r = 0; r < RL_TILE_ROWS; r++)
-            acc[r] = fmaf((float)dot[r], t->d[g][r] * da[g], acc[r]);
+            acc[r] = fmaf((float)dot[r], t->d[g][r] * act->d[g], acc[r]);
     }
 }
 
-static void fast(const rl_ktype *k, const rl_tile *t, const rl_act_layout *l, const uint8_t *const *act, uint32_t n,
-                 uint32_t block, uint32_t n_cols, float *acc)
+static void fast(const rl_ktype *k, const rl_tile *t, const rl_act_block *const *act, uint32_t n, uint32_t block,
+                 uint32_t n_cols, float *acc)
 {
     for (uint32_t i = 0; i < n; i++, acc += RL_TILE_ROWS) {
         if (k->kclass == RL_KCLASS_SUPER)
-            fast_super(k, t, l, act[i], block, acc);
+            fast_super(k, t, act[i] + block, acc);
         else
-            fast_32(k, t, l, act[i], block, n_cols, acc);
+            fast_32(k, t, act[i] + block, n_cols, acc);
     }
 }
 

@@ -90,7 +90,7 @@ static bool quantised(const rl_mm *mm, uint32_t cols)
 
 size_t rl_mm_act_bytes(const rl_mm *mm, uint32_t cols, uint32_t n)
 {
-    return quantised(mm, cols) ? (size_t)rl_act_layout_of(cols).stride * n + 63 : 0;
+    return quantised(mm, cols) ? sizeof(rl_act_block) * rl_act_blocks(cols) * n + 63 : 0;
 }
 
 void rl_mm_act_init(const rl_mm *mm, rl_mm_act *a, const float *x, size_t stride, uint32_t cols, uint32_t n, void *mem)
@@ -103,9 +103,9 @@ void rl_mm_act_init(const rl_mm *mm, rl_mm_act *a, const float *x, size_t stride
 void rl_mm_act_prepare(const rl_mm *mm, rl_mm_act *a, uint32_t row_begin, uint32_t row_end)
 {
     if (!quantised(mm, a->cols)) return;
-    const size_t stride = rl_act_layout_of(a->cols).stride;
+    rl_act_block *blocks = (rl_act_block *)a->mem;
     for (uint32_t i = row_begin; i < row_end; i++)
-        mm->kern->quantize(a->x + i * a->stride, a->cols, a->mem + i * stride);
+        mm->kern->quantize(a->x + i * a->stride, a->cols, blocks + (size_t)i * rl_act_blocks(a->cols));
 }
 
 /* What one call of rl_mm_mul works in. rows is the staging area of types without an integer tile. */
@@ -116,7 +116,7 @@ typedef struct scratch {
     _Alignas(64) float acc[RL_TILE_ACTS * RL_TILE_ROWS];
     union {
         const float *x[RL_TILE_ACTS];
-        const uint8_t *act[RL_TILE_ACTS];
+        const rl_act_block *act[RL_TILE_ACTS];
     } in;
 } scratch;
 
@@ -159,14 +159,13 @@ static void multiply_rows(const rl_mm *mm, const rl_mm_matrix *w, const uint8_t 
     const rl_kern *kern = mm->kern;
     const rl_ktype *k = &kern->types[w->type];
     const bool fast = quantised(mm, w->cols) && k->kclass != RL_KCLASS_FLOAT;
-    const rl_act_layout layout = rl_act_layout_of(w->cols);
     const uint8_t *rows[RL_TILE_ROWS];
     for (uint32_t r = 0; r < RL_TILE_ROWS; r++)
         rows[r] = data + (row + r < w->rows ? row + r : w->rows - 1) * w->row_bytes;
     for (uint32_t i = 0; i < n; i++) {
         const size_t at = index ? index[i] : i;
         if (fast)
-            s->in.act[i] = a->mem + at * layout.stride;
+            s->in.act[i] = (const rl_act_block *)a->mem + at * rl_act_blocks(w->cols);
         else
             s->in.x[i] = a->x + at * a->stride;
     }
@@ -175,7 +174,7 @@ static void multiply_rows(const rl_mm *mm, const rl_mm_matrix *w, const uint8_t 
         const uint32_t n_cols = w->cols - c < RL_TILE_COLS ? w->cols - c : RL_TILE_COLS;
         if (fast) {
             build_tile(kern, w->type, rows, n_cols, &s->tile);
-            kern->fast(k, &s->tile, &layout, s->in.act, n, c / RL_TILE_COLS, n_cols, s->acc);
+            kern->fast(k, &s->tile, s->in.act, n, c / RL_TILE_COLS, n_cols, s->acc);
         } else {
             build_float_tile(kern, w->type, rows, n_cols, s);
             kern->exact(s->w, s->in.x, n, n_cols, s->acc);
@@ -199,7 +198,7 @@ void rl_mm_mul(const rl_mm *mm, const rl_mm_matrix *w, uint32_t e, uint32_t r_be
         rl_mm_act part = *a;
         if (!index) { /* without an index the rows of this part start at j */
             part.x += j * part.stride;
-            if (part.mem) part.mem += j * (size_t)rl_act_layout_of(w->cols).stride;
+            if (part.mem) part.mem += j * sizeof(rl_act_block) * rl_act_blocks(w->cols);
         }
         for (uint32_t r = r_begin; r < r_end; r += RL_TILE_ROWS) {
             const uint32_t n_out = r_end - r < RL_TILE_ROWS ? r_end - r : RL_TILE_ROWS;
