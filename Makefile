@@ -52,7 +52,7 @@ format-check: ## fail where formatting would change a source
 
 tidy: build/.setup ## clang-tidy over all C files
 	@cmake --preset debug -B build-tidy -DCMAKE_C_COMPILER=clang >/dev/null
-	@printf '%s\n' $(C_SOURCES) | grep -v tests/fuzz/ | xargs -P $(JOBS) -n 4 clang-tidy --quiet -p build-tidy
+	@printf '%s\n' $(C_SOURCES) | grep -v tests/fuzz/ | xargs -P $(JOBS) -n 4 clang-tidy --quiet -p build-tidy 2>/dev/null
 
 coverage: build/.setup ## lines of src/ that the tests execute
 	@scripts/coverage.sh
