@@ -75,7 +75,7 @@ static const char *shown(const char *text)
 /* A whole number in text; the limits are those of the option, all within int64_t. */
 static bool parse_whole(const char *text, size_t n, double min, double max, int64_t *out, char *why, size_t cap)
 {
-    char buf[32], quoted[80];
+    char buf[32] = "", quoted[80];
     rl_escape(quoted, sizeof quoted, text, n);
     char *end = buf;
     errno = 0;

@@ -191,7 +191,7 @@ rl_status cpu_seq_create(rl_backend *b, uint32_t capacity, rl_seq **out, rl_erro
 void cpu_seq_free(rl_seq *s);
 uint32_t cpu_seq_position(const rl_seq *s);
 void cpu_seq_reset(rl_seq *s);
-rl_status cpu_seq_copy(rl_seq *dst, const rl_seq *src, rl_error *err);
+rl_status cpu_seq_copy(rl_seq *to, const rl_seq *from, rl_error *err);
 rl_status cpu_snapshot(const rl_seq *s, rl_snapshot **out, rl_error *err);
 rl_status cpu_restore(rl_seq *s, const rl_snapshot *snap, rl_error *err);
 void cpu_snapshot_free(rl_snapshot *snap);

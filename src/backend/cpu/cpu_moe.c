@@ -20,7 +20,7 @@ static void select_row(const cpu_backend *b, uint32_t row)
     const uint32_t ne = hp->n_expert, k = hp->n_expert_used;
     const float *logits = s->logits + (size_t)row * ne;
     float *probs = s->probs + (size_t)row * ne;
-    uint32_t best[RL_MAX_EXPERTS_USED], n = 0;
+    uint32_t best[RL_MAX_EXPERTS_USED] = {0}, n = 0;
     for (uint32_t e = 0; e < ne; e++) {
         if (n == k && !(logits[e] > logits[best[k - 1]])) continue;
         uint32_t at = n < k ? n++ : k - 1;
