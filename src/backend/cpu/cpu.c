@@ -255,6 +255,7 @@ static void cpu_close(rl_backend *backend)
 {
     if (!backend) return;
     cpu_backend *b = (cpu_backend *)backend;
+    if (b->profile_log) cpu_profile_log(&b->profile);
     for (uint32_t i = 0; b->layers && i < backend->model->hp.n_layer; i++)
         free_layer(&b->layers[i]);
     free(b->layers);
@@ -312,7 +313,8 @@ static rl_status cpu_open(const rl_model *model, const rl_backend_options *opt, 
                            .state_sg = switch_on("RL_PREFILL_STATE_SG"),
                            .gemm_tg = switch_on("RL_PREFILL_GEMM_TG")};
     const char *profile = getenv("RL_PREFILL_PROFILE");
-    cpu_profile_init(&b->profile, opt->profile || (profile && strcmp(profile, "1") == 0));
+    b->profile_log = profile && strcmp(profile, "1") == 0;
+    cpu_profile_init(&b->profile, opt->profile || b->profile_log);
     const rl_status st = open_parts(b, opt, err);
     if (st != RL_OK) {
         cpu_close(&b->base);

@@ -118,6 +118,7 @@ typedef struct cpu_backend {
     atomic_uint *counters; /* one per dynamic phase of a pass */
     uint32_t n_counters;
     cpu_profile profile;
+    bool profile_log; /* RL_PREFILL_PROFILE=1: logged when the backend closes */
 } cpu_backend;
 
 /* The running pass, seen by all members. */

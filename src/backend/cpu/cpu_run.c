@@ -40,7 +40,9 @@ bool cpu_show(cpu_worker *w, rl_stage stage, uint32_t layer, float *data, size_t
     rl_pool_barrier(w->b->pool);
     if (w->id == 0) cpu_show_alone(w, stage, layer, data, stride);
     rl_pool_barrier(w->b->pool);
-    return w->p->status == RL_OK;
+    const bool go_on = w->p->status == RL_OK;
+    rl_pool_barrier(w->b->pool); /* before member 0 can write the status of the next stage */
+    return go_on;
 }
 
 static uint32_t round_rows(uint64_t rows)

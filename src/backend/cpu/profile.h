@@ -42,6 +42,9 @@ void cpu_profile_begin(cpu_profile *p, uint32_t rows);
 /* The time since the last call belongs to `phase`. */
 void cpu_profile_end(cpu_profile *p, cpu_phase phase);
 
+/* A table per kind of pass, as log messages. */
+void cpu_profile_log(const cpu_profile *p);
+
 static inline void cpu_profile_work(cpu_profile *p, cpu_phase phase, uint64_t bytes, uint64_t flops)
 {
     p->now->stages[phase].bytes += bytes;
