@@ -1,8 +1,10 @@
 #!/usr/bin/env node
 // Writes a GGUF file that holds nothing but a tokenizer.
 //   vocab_gguf.mjs MODEL.gguf OUT.gguf         the tokenizer keys of a model, as they are
-//   vocab_gguf.mjs tokenizer.json OUT.gguf     a Qwen tokenizer description (151,936 entries after padding)
-import { readFileSync, writeFileSync } from 'node:fs';
+//   vocab_gguf.mjs tokenizer.json OUT.gguf     a Qwen tokenizer description (151,936 entries after
+//                                              padding), with the chat template of tokenizer_config.json beside it
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
 
 const [input, output] = process.argv.slice(2);
 if (!output) {
@@ -72,5 +74,12 @@ function fromDescription(json) {
   ];
 }
 
+function chatTemplate(path) {
+  const text = existsSync(path) && JSON.parse(readFileSync(path, 'utf8')).chat_template;
+  return text ? [['tokenizer.chat_template', STR, str(text)]] : [];
+}
+
 const file = readFileSync(input);
-write(file.toString('latin1', 0, 4) === 'GGUF' ? fromModel(file) : fromDescription(JSON.parse(file.toString('utf8'))));
+write(file.toString('latin1', 0, 4) === 'GGUF'
+  ? fromModel(file)
+  : [...fromDescription(JSON.parse(file.toString('utf8'))), ...chatTemplate(join(dirname(input), 'tokenizer_config.json'))]);

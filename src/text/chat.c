@@ -1,8 +1,6 @@
 /* text/chat: the ChatML frame of plain messages (system, user, assistant, tool results). */
 #include "base/error.h"
 #include "text/prompt.h"
-#include <stdlib.h>
-#include <string.h>
 
 static const char *const OPENINGS[] = {
     [RL_ROLE_SYSTEM] = "<|im_start|>system\n",
@@ -15,7 +13,7 @@ static void render_result(rl_prompt *p, const rl_chat_message *m, bool first, bo
 {
     if (first) rl_prompt_frame(p, "<|im_start|>user");
     rl_prompt_frame(p, "\n<tool_response>\n");
-    rl_prompt_content(p, m->content, m->size);
+    rl_prompt_content(p, (rl_slice){m->content, m->size});
     rl_prompt_frame(p, last ? "\n</tool_response><|im_end|>\n" : "\n</tool_response>");
 }
 
@@ -29,7 +27,7 @@ static rl_status render(rl_prompt *p, const rl_chat_message *m, size_t n, bool a
             continue;
         }
         rl_prompt_frame(p, OPENINGS[m[i].role]);
-        rl_prompt_content(p, m[i].content, m[i].size);
+        rl_prompt_content(p, (rl_slice){m[i].content, m[i].size});
         rl_prompt_frame(p, "<|im_end|>\n");
     }
     if (add_generation) rl_prompt_frame(p, OPENINGS[RL_ROLE_ASSISTANT]);
@@ -52,14 +50,11 @@ rl_status rl_chat_render(const rl_chat_message *messages, size_t n, bool add_gen
                          rl_error *err)
 {
     rl_prompt p = {0};
-    rl_prompt_content(&p, "", 0); /* text is a string even when nothing follows */
+    rl_prompt_frame(&p, ""); /* text is a string even when nothing follows */
     rl_status s = render(&p, messages, n, add_generation, err);
-    if (s != RL_OK) {
+    if (s == RL_OK)
+        rl_prompt_take_text(&p, text, size);
+    else
         rl_prompt_free(&p);
-        return s;
-    }
-    free(p.frames);
-    *text = p.text;
-    *size = p.size;
-    return RL_OK;
+    return s;
 }
