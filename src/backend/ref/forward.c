@@ -101,6 +101,7 @@ static rl_status run_logits(ref_run *run, const rl_model *m, const rl_pass *pass
     for (uint32_t i = 0, row = 0; i < pass->n_segments; row += pass->segments[i++].n) {
         const rl_segment *g = &pass->segments[i];
         const uint32_t n = g->want == RL_LOGITS_ALL ? g->n : g->want == RL_LOGITS_LAST && g->n ? 1 : 0;
+        if (n == 0) continue;
         const uint32_t first = row + g->n - n;
         rl_status status = run_head(run, &m->head, run->b->s.hidden + (size_t)first * m->hp.n_embd, first, n, logits);
         if (status != RL_OK) return status;
