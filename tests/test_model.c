@@ -1,5 +1,4 @@
-/* Binding of good files: numbers, kinds, data, optional tensors, layouts, conversions, rotary frequencies, summary. */
-#include "model/summary.h"
+/* Binding of good files: numbers, kinds, data, optional tensors, layouts, conversions, rotary frequencies, sizes. */
 #include "quant/quant.h"
 #include "support/support.h"
 #include "support/tiny_model.h"
@@ -226,55 +225,69 @@ static void rotary_frequencies(void **state)
     }
 }
 
-static void summary_of_the_bundled_model(void **state)
+static uint64_t group_bytes(const rl_model_info *info, const char *group, const char *type)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < info->n_groups; i++)
+        if (strcmp(info->groups[i].group, group) == 0 && (!type || strcmp(info->groups[i].type, type) == 0))
+            bytes += info->groups[i].bytes;
+    return bytes;
+}
+
+/* Sizes follow from the shapes and types of the model card. */
+static void sizes_of_the_bundled_model(void **state)
 {
     (void)state;
-    rl_model *m;
-    rl_summary s;
+    rl_model_info *info;
     rl_error err;
-    rl_assert_ok(rl_model_open(REDLITE_SOURCE_DIR "/models/tiny-q4_k_m.gguf", &m, &err), &err);
-    rl_summary_make(m, &s);
-    assert_string_equal(s.architecture, "qwen3next");
-    assert_string_equal(s.name, "tiny classic-books 74M");
-    assert_string_equal(s.layer_map, "DDDADDDAM");
-    assert_int_equal(s.file_bytes, 46207584);
-    assert_int_equal(s.group[RL_GROUP_EMBED].weights, 512 * 4096);
-    assert_int_equal(s.group[RL_GROUP_EMBED].bytes, 512 * 4096 / 256 * 144);
-    assert_int_equal(s.group[RL_GROUP_EMBED].bytes_of_type[RL_Q4_K], 512 * 4096 / 256 * 144);
-    assert_int_equal(s.group[RL_GROUP_EXPERTS].weights, 8ULL * 16 * 3 * 512 * 256);
-    assert_int_equal(s.group[RL_GROUP_ROUTER].bytes, 8 * 16 * 512 * 4);
-    uint64_t weights = 0, bytes = 0;
-    for (int g = 0; g < RL_GROUP_COUNT; g++) {
-        weights += s.group[g].weights;
-        bytes += s.group[g].bytes;
+    rl_assert_ok(rl_model_inspect(REDLITE_SOURCE_DIR "/models/tiny-q4_k_m.gguf", &info, &err), &err);
+    assert_int_equal(info->file_bytes, 46207584);
+    assert_int_equal(group_bytes(info, "embedding", "Q4_K"), 512 * 4096 / 256 * 144);
+    assert_int_equal(group_bytes(info, "router", NULL), 8 * 16 * 512 * 4);
+    /* gate and up Q4_K; down Q6_K in layers 0, 3, 6 and 7, else Q4_K */
+    const uint64_t matrix = 16 * 512 * 256 / 256;
+    assert_int_equal(group_bytes(info, "experts", "Q4_K"), (2 * 8 + 4) * matrix * 144);
+    assert_int_equal(group_bytes(info, "experts", "Q6_K"), 4 * matrix * 210);
+    assert_int_equal(info->all_experts_bytes, group_bytes(info, "experts", NULL));
+    assert_int_equal(info->expert_bytes, 512 * 256 / 256 * (144 + 144 + 210));
+    assert_int_equal(info->state_bytes, 6 * (3 * 1024 + 4 * 128 * 128) * 4);
+    assert_int_equal(info->kv_bytes_per_token, 2 * 2 * 256 * 4);
+    rl_model_info_free(info);
+}
+
+/* Parts of fused tensors are counted once. */
+static void sizes_do_not_depend_on_the_layout(void **state)
+{
+    (void)state;
+    char path[PATH_MAX];
+    tiny_params p = tiny_defaults();
+    rl_model_info *info[2];
+    rl_error err;
+    tiny_temp_path(path, sizeof path);
+    for (int i = 0; i < 2; i++) {
+        p.legacy_ssm_in = p.fused_gate_up = p.fused_attention = i;
+        tiny_write(&p, path);
+        rl_assert_ok(rl_model_inspect(path, &info[i], &err), &err);
     }
-    assert_int_equal(weights, s.weights);
-    assert_int_equal(bytes, s.dense_bytes + s.experts_bytes);
-    assert_int_equal(s.n_expert_blocks, 9);
-    /* gate and up Q4_K; down Q4_K or Q6_K */
-    assert_int_equal(s.expert_bytes_min, 3 * 512 * 256 / 256 * 144);
-    assert_int_equal(s.expert_bytes_max, 512 * 256 / 256 * (144 + 144 + 210));
-    assert_int_equal(s.experts_bytes, s.group[RL_GROUP_EXPERTS].bytes + 16 * s.expert_bytes_max);
-    assert_int_equal(s.weights - s.weights_active, s.group[RL_GROUP_MTP].weights + 8ULL * 12 * 3 * 512 * 256);
-    assert_int_equal(s.state_bytes, 6 * (3 * 1024 + 4 * 128 * 128) * 4);
-    assert_int_equal(s.kv_numbers_per_token, 2 * 2 * 256);
-    assert_int_equal(rl_summary_sequence_bytes(&s, 1000, 2), s.state_bytes + 1000 * 3 * 2 * 256 * 2);
-    assert_true(s.bits_per_weight > 4.5 && s.bits_per_weight < 5.5);
-    rl_model_close(m);
+    unlink(path);
+    static const char *const groups[] = {"embedding", "head", "deltanet", "attention", "router", "experts", "shared expert"};
+    for (size_t g = 0; g < sizeof groups / sizeof *groups; g++)
+        assert_int_equal(group_bytes(info[0], groups[g], NULL), group_bytes(info[1], groups[g], NULL));
+    assert_int_equal(group_bytes(info[0], "experts", NULL), 4 * 3 * 8 * 64 * 32 * 4);
+    assert_int_equal(info[0]->all_experts_bytes, info[1]->all_experts_bytes);
+    assert_int_equal(info[0]->bytes_per_token, info[1]->bytes_per_token);
+    rl_model_info_free(info[0]);
+    rl_model_info_free(info[1]);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_and_kinds),
-        cmocka_unit_test(matrices_point_at_their_tensors),
-        cmocka_unit_test(vectors_become_f32),
-        cmocka_unit_test(legacy_and_fused_layouts),
-        cmocka_unit_test(optional_tensors),
-        cmocka_unit_test(optional_keys),
-        cmocka_unit_test(any_pattern_and_type),
-        cmocka_unit_test(rotary_frequencies),
-        cmocka_unit_test(summary_of_the_bundled_model),
+        cmocka_unit_test(numbers_and_kinds),          cmocka_unit_test(matrices_point_at_their_tensors),
+        cmocka_unit_test(vectors_become_f32),         cmocka_unit_test(legacy_and_fused_layouts),
+        cmocka_unit_test(optional_tensors),           cmocka_unit_test(optional_keys),
+        cmocka_unit_test(any_pattern_and_type),       cmocka_unit_test(rotary_frequencies),
+        cmocka_unit_test(sizes_of_the_bundled_model), cmocka_unit_test(sizes_do_not_depend_on_the_layout),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,10 +32,16 @@ static void add(info_box *b, const char *group, const char *type, uint32_t tenso
     g->bytes += bytes;
 }
 
+/* Not matrix_bytes: in a fused tensor that is the distance to the next expert's part. */
+static uint64_t part_bytes(const rl_matrix *m)
+{
+    return m->row_bytes * m->rows;
+}
+
 static void add_matrix(info_box *b, const char *group, const rl_matrix *m)
 {
     if (!m->data) return;
-    add(b, group, rl_type_get(m->type)->name, 1, (uint64_t)m->cols * m->rows * m->n, m->matrix_bytes * m->n);
+    add(b, group, rl_type_get(m->type)->name, 1, (uint64_t)m->cols * m->rows * m->n, part_bytes(m) * m->n);
 }
 
 static void add_layer(info_box *b, const rl_layer *l, const char *mixer, const char *router, const char *experts,
@@ -112,7 +118,7 @@ static void collect_groups(info_box *b, const rl_model *m)
 
 static uint64_t one_expert(const rl_layer *l)
 {
-    return l->gate_exps.matrix_bytes + l->up_exps.matrix_bytes + l->down_exps.matrix_bytes;
+    return part_bytes(&l->gate_exps) + part_bytes(&l->up_exps) + part_bytes(&l->down_exps);
 }
 
 static void collect_sizes(info_box *b, const rl_model *m)
