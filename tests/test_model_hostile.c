@@ -1,4 +1,5 @@
 /* Files that must be refused: each breaks one thing of a good file, and the error must name it. */
+#include "backend/backend.h"
 #include "support/support.h"
 #include "support/tiny_model.h"
 #include <math.h>
@@ -446,6 +447,77 @@ static void any_number_anywhere(void **state)
     tiny_free(probe);
 }
 
+/* What was bound can be run without further checks. */
+static void run_one_token(rl_model *m)
+{
+    rl_backend *b;
+    rl_seq *s;
+    rl_error err;
+    const int32_t id = 1;
+    const rl_backend_options options = {.max_rows = 1, .threads = 1};
+    float *logits = malloc(m->hp.n_vocab * sizeof *logits);
+    assert_non_null(logits);
+    rl_assert_ok(rl_backend_find("ref")->open(m, &options, &b, &err), &err);
+    rl_assert_ok(b->ops->seq_create(b, 1, &s, &err), &err);
+    const rl_segment segment = {s, &id, 1, RL_LOGITS_LAST};
+    const rl_pass pass = {.segments = &segment, .n_segments = 1, .logits = logits};
+    rl_assert_ok(b->ops->forward(b, &pass, &err), &err);
+    b->ops->seq_free(s);
+    b->ops->close(b);
+    free(logits);
+}
+
+/* Bytes of the metadata and the tensor table changed at random: refused with a sentence, or a model that runs. */
+static void random_bytes_in_the_header(void **state)
+{
+    (void)state;
+    char path[PATH_MAX];
+    size_t size;
+    tiny_params p = tiny_defaults();
+    p.layers = "RA";
+    p.n_vocab = TINY_MIN_VOCAB;
+    tiny_file *f = tiny_build(&p);
+    tiny_remove_key(f, "tokenizer.ggml.merges"); /* leaves more of the changes to the keys we read */
+    tiny_temp_path(path, sizeof path);
+    tiny_save(f, path);
+    tiny_free(f);
+    uint8_t *bytes = (uint8_t *)rl_test_read(path, &size);
+    unlink(path);
+    rl_gguf *g;
+    rl_error err;
+    rl_assert_ok(rl_gguf_parse(bytes, size, "good", &g, &err), &err);
+    const size_t header = (size_t)rl_gguf_tensor_at(g, 0)->offset;
+    rl_gguf_close(g);
+    rl_rng rng = rl_rng_seed(3);
+    uint32_t ran = 0, refused = 0;
+    for (int i = 0; i < 3000; i++) {
+        size_t at[3];
+        uint8_t old[3];
+        const uint32_t n = 1 + rl_rng_below(&rng, 3);
+        for (uint32_t k = 0; k < n; k++) {
+            at[k] = rl_rng_below(&rng, (uint32_t)header);
+            old[k] = bytes[at[k]];
+            bytes[at[k]] = (uint8_t)rl_rng_u64(&rng);
+        }
+        rl_model *m = NULL;
+        err.text[0] = 0;
+        rl_status status = rl_gguf_parse(bytes, size, "changed", &g, &err);
+        if (status == RL_OK) status = rl_model_bind(g, &m, &err);
+        assert_true((status == RL_OK) == (m != NULL));
+        if (m)
+            run_one_token(m);
+        else
+            assert_true(err.text[0] != 0);
+        ran += m != NULL;
+        refused += m == NULL;
+        rl_model_close(m);
+        for (uint32_t k = n; k-- > 0;) /* in reverse, since places may repeat */
+            bytes[at[k]] = old[k];
+    }
+    assert_true(ran > 100 && refused > 100);
+    free(bytes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -459,6 +531,7 @@ int main(void)
         cmocka_unit_test(a_draft_file),
         cmocka_unit_test(yarn_out_of_range),
         cmocka_unit_test(any_number_anywhere),
+        cmocka_unit_test(random_bytes_in_the_header),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
