@@ -81,17 +81,12 @@ static rl_status check_options(const rl_engine_options *o, rl_error *err)
     return RL_OK;
 }
 
-/* The vocabulary must describe the embedding's rows, or every id would mean something else than it says. */
 static rl_status load_model(rl_engine *e, const char *path, rl_error *err)
 {
     rl_status st = rl_model_open(path, &e->model, err);
     if (st != RL_OK) return st;
     st = rl_engine_load_tokenizer(e->model->gguf, &e->tokenizer, err);
     if (st != RL_OK) return st;
-    if (e->tokenizer && rl_tokenizer_n_vocab(e->tokenizer) != e->model->hp.n_vocab)
-        return rl_fail(err, RL_ERR_FORMAT,
-                       "%s: the vocabulary has %u tokens but token_embd.weight has %u rows; expected as many", path,
-                       rl_tokenizer_n_vocab(e->tokenizer), e->model->hp.n_vocab);
     return rl_info_create(e->model, e->tokenizer, path, &e->info, err);
 }
 
