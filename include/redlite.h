@@ -21,7 +21,7 @@
 extern "C" {
 #endif
 
-/* ---- Status and errors ------------------------------------------------------------------------------------------------- */
+/* ---- Status and errors ----------------------------------------------------------------------------------------------- */
 
 typedef enum rl_status {
     RL_OK = 0,
@@ -46,7 +46,7 @@ typedef struct rl_error {
 /* A name for a status ("argument", "io", ...), for logs and machine-readable output. */
 const char *rl_status_name(rl_status status);
 
-/* ---- Utilities that every front end needs -------------------------------------------------------------------------------- */
+/* ---- Utilities that every front end needs ---------------------------------------------------------------------------- */
 
 /* Version of the library, "MAJOR.MINOR.PATCH", and one line about this build: version, compiler, backends. */
 const char *rl_version(void);
@@ -92,8 +92,7 @@ typedef bool (*rl_progress_fn)(void *ctx, uint64_t done, uint64_t total);
 typedef rl_status (*rl_put_fn)(void *ctx, const void *data, size_t n, rl_error *err);
 typedef rl_status (*rl_get_fn)(void *ctx, void *data, size_t n, rl_error *err);
 
-/* ---- Text: tokens and chat ------------------------------------------------------------------------------------------------
- */
+/* ---- Text: tokens and chat ------------------------------------------------------------------------------------------- */
 
 /* Immutable after creation: threads may share it. rl_tokenizer_open reads only the vocabulary of a model file, so it is quick
  * for any size of model. */
@@ -156,8 +155,7 @@ rl_status rl_chat_tokenize(const rl_tokenizer *t, const rl_chat_message *message
 rl_status rl_chat_render(const rl_chat_message *messages, size_t n, bool add_generation, char **text, size_t *size,
                          rl_error *err);
 
-/* ---- Model information ------------------------------------------------------------------------------------------------------
- */
+/* ---- Model information ----------------------------------------------------------------------------------------------- */
 
 /* Weights of one role and one type: the lines of `redlite info`. */
 typedef struct rl_group_info {
@@ -210,8 +208,7 @@ typedef struct rl_machine_info {
 } rl_machine_info;
 void rl_machine(rl_machine_info *out);
 
-/* ---- Engine -----------------------------------------------------------------------------------------------------------------
- */
+/* ---- Engine ---------------------------------------------------------------------------------------------------------- */
 
 /* An engine is a model file prepared for one backend. Calls that run the model (extend, decode, perplexity, ...) on one engine
  * or on its sessions must come from one thread at a time; the tokenizer and the info may be used from any thread. */
@@ -274,8 +271,7 @@ typedef struct rl_engine_memory {
 } rl_engine_memory;
 void rl_engine_memory_info(const rl_engine *e, rl_engine_memory *out);
 
-/* ---- Sessions
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Sessions -------------------------------------------------------------------------------------------------------- */
 
 /* A session is one sequence: its token ids and the model's state after them. The state cannot be cut back (it is a recurrence),
  * only copied; so a session can *mark* positions, and going back to position n means restoring the last mark at or before n
@@ -365,8 +361,7 @@ rl_status rl_session_load(rl_session *s, const char *path, rl_error *err);
  */
 rl_status rl_state_tokens(const rl_engine *e, const char *path, int32_t **ids, uint32_t *n, rl_error *err);
 
-/* ---- Sampling
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Sampling -------------------------------------------------------------------------------------------------------- */
 
 /* Order and arithmetic are those of llama.cpp's default chain: bias, penalties, top-k, top-p, min-p, temperature, then one draw
  * from the remaining probabilities with a Mersenne twister (MT19937, two 32-bit outputs make one double), so equal logits and
@@ -438,8 +433,7 @@ float rl_logprob_of(const float *logits, uint32_t n_vocab, int32_t id);
 /* The n most probable, falling (ties: lower id first); returns how many were written. */
 uint32_t rl_logprobs_top(const float *logits, uint32_t n_vocab, rl_logprob *out, uint32_t n);
 
-/* ---- Generation
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Generation ------------------------------------------------------------------------------------------------------ */
 
 typedef enum rl_finish {
     RL_FINISH_LENGTH,    /* max_tokens were produced */
@@ -474,8 +468,7 @@ typedef struct rl_generate_result {
 rl_status rl_generate(rl_session *s, rl_sampler *sampler, const rl_generate_options *options, rl_generate_result *result,
                       rl_error *err);
 
-/* ---- Measures
- * ------------------------------------------------------------------------------------------------------------------- */
+/* ---- Measures -------------------------------------------------------------------------------------------------------- */
 
 /* Perplexity as llama-perplexity defines it: the ids in chunks of n_ctx, each from an empty session; ids n_ctx/2 + 1 .. n_ctx -
  * 1 of a chunk are scored given all before them; exp of the mean negative log probability. */
@@ -554,7 +547,7 @@ typedef struct rl_bench_case {
 rl_status rl_bench_run(rl_engine *e, const rl_bench_case *c, uint32_t reps, bool warm_up, double *seconds,
                        rl_progress_fn progress, void *ctx, rl_error *err);
 
-/* ---- Models with random weights ------------------------------------------------------------------------------------------ */
+/* ---- Models with random weights -------------------------------------------------------------------------------------- */
 
 /* Such a file opens, runs and costs what a real one of its shape costs, so that loading and speed can be measured and tested
  * without a download. Its text is noise and its routing near uniform. The same options give the same bytes on every machine

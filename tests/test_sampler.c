@@ -47,8 +47,7 @@ static int32_t sample_once(uint32_t n_vocab, const rl_sampling *p, const float *
     return id;
 }
 
-/* ---- The generator
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- The generator --------------------------------------------------------------------------------------------------- */
 
 static void test_mersenne_twister(void **state)
 {
@@ -64,8 +63,7 @@ static void test_mersenne_twister(void **state)
     assert_true(fabs(rl_random_unit(&r) - (1608637542.0 / 4294967296.0 + 3421126067.0) / 4294967296.0) < 1e-15);
 }
 
-/* ---- Greedy, bias and penalties
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Greedy, bias and penalties -------------------------------------------------------------------------------------- */
 
 static void test_greedy_takes_largest_and_lower_id_of_equals(void **state)
 {
@@ -139,8 +137,7 @@ static void test_penalty_window(void **state)
     rl_sampler_free(s);
 }
 
-/* ---- Cuts and draws
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- Cuts and draws -------------------------------------------------------------------------------------------------- */
 
 /* Ids that are ever drawn, as bits, over many draws. */
 static uint32_t support_of(const rl_sampling *p, uint32_t n, const float *logits)
@@ -274,8 +271,7 @@ static void test_seed_repeats(void **state)
     rl_sampler_free(b);
 }
 
-/* ---- Constraints
- * --------------------------------------------------------------------------------------------------------------------- */
+/* ---- Constraints ----------------------------------------------------------------------------------------------------- */
 
 typedef struct rule {
     uint32_t bits;
@@ -325,8 +321,7 @@ static void test_constraint(void **state)
     rl_sampler_free(s);
 }
 
-/* ---- Log probabilities and bad input
- * ---------------------------------------------------------------------------------------------- */
+/* ---- Log probabilities and bad input --------------------------------------------------------------------------------- */
 
 static void test_logprobs(void **state)
 {

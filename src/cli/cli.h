@@ -29,8 +29,7 @@ int cmd_synth(int argc, char **argv);
 /* "redlite: sentence" on stderr; returns CLI_EXIT_FAILURE, or CLI_EXIT_INTERRUPTED for a call the user cancelled. */
 int cli_error(const rl_error *err);
 
-/* ---- Interrupt
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Interrupt ------------------------------------------------------------------------------------------------------- */
 
 /* The first SIGINT or SIGTERM sets a flag that commands look at; a second one ends the process at once. */
 void cli_catch_signals(void);
@@ -38,8 +37,7 @@ bool cli_interrupted(void);
 /* For calls whose progress nobody watches: only asks whether to go on. */
 bool cli_keep_going(void *ctx, uint64_t done, uint64_t total);
 
-/* ---- Standard output
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- Standard output ------------------------------------------------------------------------------------------------- */
 
 /* Buffered until cli_out_flush. False once standard output cannot be written: a closed pipe (nobody reads any more, no error)
  * or an error, which cli_out_status tells apart. */
@@ -55,8 +53,7 @@ int cli_out_status(void);
 /* The same for what was printed with stdio (help). */
 int cli_finish_stdout(void);
 
-/* ---- The engine
- * ------------------------------------------------------------------------------------------------------------------- */
+/* ---- The engine ------------------------------------------------------------------------------------------------------ */
 
 extern const cli_option cli_engine_options[]; /* -m, --backend, --isa, --threads, --precision, --kv, --context, --batch */
 extern const cli_option cli_model_options[];  /* -m only */
@@ -78,8 +75,7 @@ bool cli_open_engine(rl_engine **out, int *status);
 /* A vocabulary only. */
 bool cli_open_tokenizer(rl_tokenizer **out, int *status);
 
-/* ---- Prompts
- * ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- Prompts --------------------------------------------------------------------------------------------------------- */
 
 extern const cli_option cli_prompt_options[]; /* -p, -f, --tokens, --plain */
 typedef struct cli_prompt_values {
@@ -94,8 +90,7 @@ bool cli_read_text(const char *command, char **text, size_t *size, int *status);
 /* The ids given by --tokens or by tokenising that text. */
 bool cli_read_ids(const char *command, const rl_tokenizer *t, int32_t **ids, size_t *n, int *status);
 
-/* ---- Progress
- * ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- Progress -------------------------------------------------------------------------------------------------------- */
 
 /* A line on stderr that is overwritten, only on a terminal and not when quiet, only after half a second. */
 typedef struct cli_progress {

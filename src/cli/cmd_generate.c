@@ -134,8 +134,7 @@ static bool on_token(void *ctx, int32_t id, const float *logits)
     return cli_out_flush() && !cli_interrupted() && !a->failed;
 }
 
-/* ---- Prompt -----------------------------------------------------------------------------------------------------------------
- */
+/* ---- Prompt ---------------------------------------------------------------------------------------------------------- */
 
 static bool chat_ids(const rl_tokenizer *t, int32_t **ids, size_t *n, int *status)
 {
@@ -178,8 +177,7 @@ static bool prompt_ids(const rl_engine *e, int32_t **ids, size_t *n, int *status
     return false;
 }
 
-/* ---- Result
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Result ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct timing {
     double load, prefill;
@@ -244,8 +242,7 @@ static void end_stream(answer *a)
     cli_out_flush();
 }
 
-/* ---- The command
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- The command ----------------------------------------------------------------------------------------------------- */
 
 static rl_status run(rl_session *s, rl_sampler *sampler, const int32_t *ids, size_t n, answer *a, timing *t, rl_error *err)
 {

@@ -99,8 +99,7 @@ int cmd_tokenize(int argc, char **argv)
     return status == CLI_EXIT_OK && cli_interrupted() ? CLI_EXIT_INTERRUPTED : status;
 }
 
-/* ---- detokenize
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- detokenize ------------------------------------------------------------------------------------------------------ */
 
 static const cli_option detokenize_options[] = {
     {.name = "tokens", .kind = CLI_IDS, .value = &cli_prompt.tokens, .arg = "IDS", .help = "the ids: 1,2,3"},

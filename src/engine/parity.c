@@ -49,8 +49,7 @@ static rl_status check_rows(parity *p, const char *who, uint32_t layer, uint32_t
                    row0 + n_rows, layer);
 }
 
-/* ---- The judge's tap: keep -------------------------------------------------------------------------------------------------
- */
+/* ---- The judge's tap: keep ------------------------------------------------------------------------------------------- */
 
 static rl_status keep(void *ctx, rl_stage stage, uint32_t layer, uint32_t row0, uint32_t n_rows, uint32_t width, float *data)
 {
@@ -64,8 +63,7 @@ static rl_status keep(void *ctx, rl_stage stage, uint32_t layer, uint32_t row0, 
     return RL_OK;
 }
 
-/* ---- The tested backend's tap: compare and force
- * ----------------------------------------------------------------------------- */
+/* ---- The tested backend's tap: compare and force --------------------------------------------------------------------- */
 
 /* A difference that is not a number must not pass for agreement. */
 static double difference(float got, float want)
@@ -163,8 +161,7 @@ static rl_status compare(void *ctx, rl_stage stage, uint32_t layer, uint32_t row
     return RL_OK;
 }
 
-/* ---- Free run: logits
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- Free run: logits ------------------------------------------------------------------------------------------------ */
 
 static uint32_t argmax(const float *x, uint32_t n)
 {
@@ -204,8 +201,7 @@ static void compare_logits(parity *p, const float *judge, const float *tested)
     if (gap > r->argmax_gap) r->argmax_gap = gap;
 }
 
-/* ---- The run
- * -------------------------------------------------------------------------------------------------------------------- */
+/* ---- The run --------------------------------------------------------------------------------------------------------- */
 
 static rl_status forward(parity *p, rl_backend *b, rl_seq *seq, uint32_t n, float *logits, rl_tap_fn tap)
 {

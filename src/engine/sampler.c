@@ -38,7 +38,7 @@ struct rl_sampler {
     uint64_t n_accepted;
 };
 
-/* ---- Settings ----------------------------------------------------------------------------------------------------------- */
+/* ---- Settings -------------------------------------------------------------------------------------------------------- */
 
 void rl_sampling_init(rl_sampling *p, const rl_engine *e)
 {
@@ -186,7 +186,7 @@ void rl_sampler_set_constraint(rl_sampler *s, const rl_constraint *c)
     s->constraint = c ? *c : (rl_constraint){0};
 }
 
-/* ---- The chain ---------------------------------------------------------------------------------------------------------- */
+/* ---- The chain ------------------------------------------------------------------------------------------------------- */
 
 /* Sorting order: falling logit, ties to the lower id. */
 static bool before(const candidate *a, const candidate *b)
@@ -408,7 +408,7 @@ rl_status rl_sampler_sample(rl_sampler *s, const float *logits, int32_t *id, rl_
     return RL_OK;
 }
 
-/* ---- Log probabilities -------------------------------------------------------------------------------------------------- */
+/* ---- Log probabilities ----------------------------------------------------------------------------------------------- */
 
 /* ln of the sum of exponentials, with the maximum taken out. */
 static double log_sum_exp(const float *logits, uint32_t n)

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Creation ------------------------------------------------------------------------------------------------------------ */
+/* ---- Creation -------------------------------------------------------------------------------------------------------- */
 
 static rl_status check_memory(rl_engine *e, uint32_t capacity, rl_error *err)
 {
@@ -110,7 +110,7 @@ rl_status rl_session_fork(const rl_session *s, uint32_t capacity, rl_session **o
     return RL_OK;
 }
 
-/* ---- Questions ----------------------------------------------------------------------------------------------------------- */
+/* ---- Questions ------------------------------------------------------------------------------------------------------- */
 
 rl_engine *rl_session_engine(const rl_session *s)
 {
@@ -164,8 +164,7 @@ uint32_t rl_session_reusable_prefix(const rl_session *s, const int32_t *ids, siz
     return best_state(s, rl_session_common_prefix(s, ids, n));
 }
 
-/* ---- Going back -----------------------------------------------------------------------------------------------------------
- */
+/* ---- Going back ------------------------------------------------------------------------------------------------------ */
 
 /* Puts the sequence at the last mark at or before n, whatever state it is in. A restore that fails (no memory for the copy)
  * costs only time: the sequence starts over. */
@@ -230,8 +229,7 @@ void rl_session_unmark(rl_session *s, uint32_t position)
         }
 }
 
-/* ---- Going forward ---------------------------------------------------------------------------------------------------------
- */
+/* ---- Going forward --------------------------------------------------------------------------------------------------- */
 
 /* Checks and takes the ids of a call: they are pending until passes have computed them. */
 static rl_status take_ids(rl_session *s, const int32_t *ids, size_t n, rl_error *err)
@@ -361,8 +359,7 @@ rl_status rl_session_set_tokens(rl_session *s, const int32_t *ids, size_t n, rl_
     return rl_session_extend(s, ids + common, n - common, progress, ctx, err);
 }
 
-/* ---- Several sessions in one pass ------------------------------------------------------------------------------------------
- */
+/* ---- Several sessions in one pass ------------------------------------------------------------------------------------ */
 
 static rl_status take_batch(rl_engine *e, rl_batch_item *items, uint32_t n, rl_error *err)
 {

@@ -219,8 +219,7 @@ rl_status rl_session_read(rl_session *s, rl_get_fn get, void *ctx, rl_error *err
     return st;
 }
 
-/* ---- Files -----------------------------------------------------------------------------------------------------------------
- */
+/* ---- Files ----------------------------------------------------------------------------------------------------------- */
 
 static rl_status put_file(void *ctx, const void *data, size_t n, rl_error *err)
 {
