@@ -130,6 +130,13 @@ static result run_with(const run_options *o, const char *const *words)
 #define RUN_WITH(o, ...) run_with(o, (const char *const[]){__VA_ARGS__, NULL})
 #define RUN(...)         RUN_WITH(&(run_options){0}, __VA_ARGS__)
 
+static const run_options *input(const char *data, size_t n)
+{
+    static run_options o;
+    o = (run_options){.input = data, .input_size = n};
+    return &o;
+}
+
 static void release(result *r)
 {
     free(r->out);
@@ -287,7 +294,7 @@ static void test_generate(void **state)
     CHECK(r, 0, NULL, NULL);
     r = RUN("generate", "-m", model, "--chat", "--tokens", "1");
     CHECK(r, 2, NULL, "--chat takes text");
-    r = RUN_WITH(&(run_options){.input = "abc", .input_size = 3}, "generate", "-m", model, "-n", "2", "-q");
+    r = RUN_WITH(input("abc", 3), "generate", "-m", model, "-n", "2", "-q");
     CHECK(r, 0, NULL, NULL);
 }
 
@@ -305,10 +312,10 @@ static void test_odd_prompts(void **state)
     r = RUN("generate", "-m", model, "--tokens", "2147483647", "-n", "1");
     CHECK(r, 1, NULL, "token 0 is 2147483647");
     static const char nul[] = "a\0b\xff\xfe\xc3(\xe2\x82", half[] = "\xf0\x9f\x98";
-    r = RUN_WITH(&(run_options){.input = nul, .input_size = sizeof nul - 1}, "generate", "-m", model, "-n", "4");
+    r = RUN_WITH(input(nul, sizeof nul - 1), "generate", "-m", model, "-n", "4");
     CHECK(r, 0, NULL, NULL);
-    r = RUN_WITH(&(run_options){.input = nul, .input_size = sizeof nul - 1}, "tokenize", "-m", model, "--json");
-    json_t *o = json_loads(r.out, 0, NULL);
+    r = RUN_WITH(input(nul, sizeof nul - 1), "tokenize", "-m", model, "--json");
+    json_t *o = json_loads(r.out, JSON_ALLOW_NUL, NULL);
     assert_true(json_is_array(o));
     json_decref(o);
     CHECK(r, 0, NULL, NULL);
@@ -318,7 +325,7 @@ static void test_odd_prompts(void **state)
     assert_non_null(large);
     for (size_t i = 0; i < 5u << 20; i++)
         large[i] = i % 7 == 6 ? ' ' : (char)('a' + i * 31 % 26);
-    r = RUN_WITH(&(run_options){.input = large, .input_size = 5u << 20}, "generate", "-m", model, "-n", "1");
+    r = RUN_WITH(input(large, 5u << 20), "generate", "-m", model, "-n", "1");
     free(large);
     CHECK(r, 1, NULL, "tokens but the context holds 4096; give --context");
     r = RUN("generate", "-m", model, "-f", "/nonexistent/prompt");
@@ -434,7 +441,7 @@ static void test_tokenize_round_trip(void **state)
     static const char text[] = "One day,\n\tthe  h\xc3\xa9n said \xf0\x9f\x90\x94!";
     result r = RUN("tokenize", "-m", model, "--ids", "-p", text);
     assert_int_equal(r.status, 0);
-    result back = RUN_WITH(&(run_options){.input = r.out, .input_size = r.n_out}, "detokenize", "-m", model);
+    result back = RUN_WITH(input(r.out, r.n_out), "detokenize", "-m", model);
     assert_string_equal(back.out, text);
     CHECK(back, 0, NULL, NULL);
     release(&r);
