@@ -33,10 +33,10 @@ asan: build/.setup ## tests with the address and undefined behaviour sanitizers
 	@cmake --build --preset asan
 	@ctest --test-dir build-asan --output-on-failure -j$(JOBS) -LE slow
 
-tsan: build/.setup ## test of the thread team with the thread sanitizer
+tsan: build/.setup ## thread team and sessions with the thread sanitizer
 	@cmake --preset tsan
-	@cmake --build --preset tsan --target test_base_pool
-	@ctest --test-dir build-tsan --output-on-failure -R '^test_base_pool$$'
+	@cmake --build --preset tsan --target test_base_pool test_session
+	@ctest --test-dir build-tsan --output-on-failure -R '^test_(base_pool|session)$$'
 
 fuzz: build/.setup ## every fuzzer for FUZZ_SECONDS (clang)
 	@scripts/setup.sh --checks

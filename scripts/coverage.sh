@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 cmake --preset coverage >/dev/null
 cmake --build --preset coverage
 find build-coverage -name '*.gcda' -delete
-ctest --test-dir build-coverage -j"$(getconf _NPROCESSORS_ONLN)" --output-on-failure
+ctest --test-dir build-coverage -LE slow -j"$(getconf _NPROCESSORS_ONLN)" --output-on-failure
 find build-coverage/CMakeFiles -name '*.gcda' -print0 | xargs -0 gcov -n -r -s "$PWD" 2>/dev/null | awk -F"[':% ]+" '
     /^File/ { file = $2 }
     /^Lines executed/ && file ~ /^src\/.*\.c$/ { share[file] = $3; lines[file] = $5; file = "" }
