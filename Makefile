@@ -6,7 +6,7 @@ FUZZ_SECONDS ?= 60
 SOURCES = $(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.m')
 C_SOURCES = $(shell git ls-files 'src/*.c' 'tests/*.c' 'bench/*.c')
 
-.PHONY: build run test asan tsan fuzz format format-check tidy coverage install clean help
+.PHONY: build cuda run test asan tsan fuzz format format-check tidy coverage install clean help
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1	\2/p' Makefile | expand -t 22
@@ -21,6 +21,9 @@ build/build.ninja: | build/.setup
 
 build: build/.setup build/build.ninja ## optimised build in build/
 	@cmake --build build
+
+cuda: build ## the CUDA backend beside the program (nvcc)
+	@cmake --build build --target redlite_cuda
 
 run: build ## generate a short text with the bundled model
 	@build/redlite generate -p "Once upon a time" -n 120

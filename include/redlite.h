@@ -261,6 +261,12 @@ const char *rl_kv_name(rl_kv_type kv);         /* "f32", "f16" */
 /* Backends of this build, NULL-terminated. */
 const char *const *rl_backend_names(void);
 
+/* One line about the GPU that backend "cuda" would use (true), or why none is used (false). */
+bool rl_gpu_describe(char *out, size_t cap);
+/* Checks every GPU kernel against plain host code on random shapes; a line per check goes to the log. RL_ERR_DEVICE when there
+ * is no GPU. */
+rl_status rl_gpu_selftest(uint64_t seed, rl_error *err);
+
 typedef struct rl_engine_memory {
     uint64_t mapped;  /* the model file(s) */
     uint64_t weights; /* copies of weights made besides the mapping */

@@ -1,21 +1,28 @@
 /* backend: the list of backends in this build, and the names and widths of the stages. */
 #include "backend/backend.h"
 #include "backend/cpu/cpu.h"
+#include "backend/cuda_load.h"
 #include "backend/ref/ref.h"
 #include <string.h>
 
-/* Best first: "auto" takes the head of the list. ref is last, being the judge and not the runner. */
-static const rl_backend_ops *const backends[] = {&rl_backend_cpu, &rl_backend_ref, NULL};
+/* Best first: "auto" takes the head of the list. ref is last, being the judge and not the runner. A GPU that can be used comes
+ * before all. */
+static const rl_backend_ops *const with_gpu_absent[] = {&rl_backend_cpu, &rl_backend_ref, NULL};
+static const rl_backend_ops *with_gpu[] = {NULL, &rl_backend_cpu, &rl_backend_ref, NULL};
 
 const rl_backend_ops *const *rl_backend_list(void)
 {
-    return backends;
+    const rl_cuda_library *gpu = rl_cuda_load(NULL);
+    if (!gpu) return with_gpu_absent;
+    with_gpu[0] = gpu->ops;
+    return with_gpu;
 }
 
 const rl_backend_ops *rl_backend_find(const char *name)
 {
-    if (strcmp(name, "auto") == 0) return backends[0];
-    for (const rl_backend_ops *const *b = backends; *b; b++)
+    const rl_backend_ops *const *list = rl_backend_list();
+    if (strcmp(name, "auto") == 0) return list[0];
+    for (const rl_backend_ops *const *b = list; *b; b++)
         if (strcmp((*b)->name, name) == 0) return *b;
     return NULL;
 }

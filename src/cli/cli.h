@@ -25,6 +25,7 @@ int cmd_info(int argc, char **argv);
 int cmd_parity(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_synth(int argc, char **argv);
+int cmd_kernel_selftest(int argc, char **argv);
 
 /* "redlite: sentence" on stderr; returns CLI_EXIT_FAILURE, or CLI_EXIT_INTERRUPTED for a call the user cancelled. */
 int cli_error(const rl_error *err);

@@ -21,6 +21,7 @@ static const command commands[] = {
     {"parity", "compare one backend with another, stage by stage", cmd_parity},
     {"bench", "time prefill and decode", cmd_bench},
     {"synth", "write a model with random weights at a real shape", cmd_synth},
+    {"kernel-selftest", "check every GPU kernel against plain code", cmd_kernel_selftest},
     {"version", "version, processor and backends", cmd_version},
     {"help", "this text, or the help of a command", cmd_help},
 };
@@ -52,7 +53,7 @@ static int print_commands(void)
              "Usage: redlite COMMAND [OPTIONS]\n\n",
              rl_version());
     for (size_t i = 0; i < N_COMMANDS; i++)
-        cli_outf("  %-14s%s\n", commands[i].name, commands[i].summary);
+        cli_outf("  %-17s%s\n", commands[i].name, commands[i].summary);
     cli_out_text("\nredlite COMMAND --help tells more. A first try, with the bundled model:\n"
                  "  redlite generate -p \"Once upon a time\"\n");
     return cli_out_status();
@@ -82,7 +83,8 @@ static int cmd_version(int argc, char **argv)
     cli_out_text("backends:");
     for (const char *const *b = rl_backend_names(); *b; b++)
         cli_outf(" %s", *b);
-    cli_out_text("\n");
+    char gpu[512];
+    cli_outf("\nGPU: %s%s\n", rl_gpu_describe(gpu, sizeof gpu) ? "" : "none: ", gpu);
     return cli_out_status();
 }
 
