@@ -1,5 +1,5 @@
 /* The reference backend on the source-precision model: every prompt, every given position, 64 greedy ids, layer outputs, named
- * stages, the recurrent state and the MTP block; and all that is given for the bundled model. */
+ * stages, the recurrent state and the MTP block; and all that is given for the quantised ones. */
 #include "backend/state.h"
 #include "support/support.h"
 #include "support/vectors.h"
@@ -63,20 +63,34 @@ static void logits_and_greedy(void **state)
         check_prompt(backend, dir, names[i]);
 }
 
-static void bundled_model(void **state)
+static void check_model(const char *path, const char *from, const char *const *names)
 {
-    (void)state;
-    static const char *const names[] = {"story", "chat", "code"};
     rl_model *m;
     rl_backend *b;
     rl_error err;
     const rl_backend_options options = {.max_rows = 512};
-    rl_assert_ok(rl_model_open(REDLITE_SOURCE_DIR "/models/tiny-q4_k_m.gguf", &m, &err), &err);
+    rl_assert_ok(rl_model_open(path, &m, &err), &err);
     rl_assert_ok(rl_backend_find("ref")->open(m, &options, &b, &err), &err);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        check_prompt(b, REDLITE_TEST_DATA "/model/tiny-q4_k_m", names[i]);
+    for (; *names; names++)
+        check_prompt(b, from, *names);
     b->ops->close(b);
     rl_model_close(m);
+}
+
+static void bundled_model(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"story", "chat", "code", NULL};
+    check_model(REDLITE_SOURCE_DIR "/models/tiny-q4_k_m.gguf", REDLITE_TEST_DATA "/model/tiny-q4_k_m", names);
+}
+
+static void two_bit_mix(void **state)
+{
+    (void)state;
+    char path[PATH_MAX];
+    static const char *const names[] = {"story", "chat", NULL};
+    RL_REQUIRE_SHARED(path, "models/tiny-IQ2_MIX.gguf");
+    check_model(path, REDLITE_TEST_DATA "/model/tiny-iq2_mix", names);
 }
 
 static void mtp_logits(void **state)

@@ -13,12 +13,14 @@ double ref_silu(double x)
     return x * ref_sigmoid(x);
 }
 
-double ref_dot(const double *a, const double *b, uint32_t n)
+/* Every length in the model is a multiple of 16. Eight sums, because one would wait for its own last addition. */
+double ref_dot(const double *a, const double *b, size_t n)
 {
-    double sum = 0;
-    for (uint32_t i = 0; i < n; i++)
-        sum += a[i] * b[i];
-    return sum;
+    double sum[8] = {0};
+    for (size_t i = 0; i < n; i += 8)
+        for (size_t j = 0; j < 8; j++)
+            sum[j] += a[i + j] * b[i + j];
+    return ((sum[0] + sum[4]) + (sum[1] + sum[5])) + ((sum[2] + sum[6]) + (sum[3] + sum[7]));
 }
 
 /* The epsilon joins the mean of the squares. */
@@ -60,16 +62,6 @@ void ref_parallel(ref_backend *b, uint32_t n, ref_item_fn fn, void *ctx)
     rl_pool_run(b->pool, run_items, &it);
 }
 
-/* Columns are a multiple of 32. Eight sums, because one would wait for its own last addition. */
-static double dot_weights(const float *w, const double *x, uint32_t n)
-{
-    double sum[8] = {0};
-    for (uint32_t i = 0; i < n; i += 8)
-        for (int j = 0; j < 8; j++)
-            sum[j] += (double)w[i + j] * x[i + j];
-    return ((sum[0] + sum[4]) + (sum[1] + sum[5])) + ((sum[2] + sum[6]) + (sum[3] + sum[7]));
-}
-
 typedef struct product {
     ref_backend *b;
     const rl_matrix *m;
@@ -78,9 +70,11 @@ typedef struct product {
     double *y;
 } product;
 
-static void decode_row(const rl_matrix *m, uint32_t e, uint32_t r, float *out)
+static void decode_row(const rl_matrix *m, uint32_t e, uint32_t r, float *decoded, double *out)
 {
-    rl_quant_get(m->type)->decode(rl_matrix_row(m, e, r), out, m->cols / rl_type_get(m->type)->block_weights);
+    rl_quant_get(m->type)->decode(rl_matrix_row(m, e, r), decoded, m->cols / rl_type_get(m->type)->block_weights);
+    for (uint32_t i = 0; i < m->cols; i++)
+        out[i] = (double)decoded[i];
 }
 
 /* REF_TILE rows of the matrix, decoded once, against every row of x. */
@@ -89,12 +83,12 @@ static void multiply_tile(void *ctx, int member, uint32_t tile)
     const product *p = ctx;
     const rl_matrix *m = p->m;
     const uint32_t first = tile * REF_TILE, end = first + REF_TILE < m->rows ? first + REF_TILE : m->rows;
-    float *w = p->b->tiles + (size_t)member * REF_TILE * p->b->max_cols;
+    double *w = p->b->tiles + (size_t)member * REF_TILE * p->b->max_cols;
     for (uint32_t r = first; r < end; r++)
-        decode_row(m, p->e, r, w + (size_t)(r - first) * m->cols);
+        decode_row(m, p->e, r, p->b->decoded + (size_t)member * p->b->max_cols, w + (size_t)(r - first) * m->cols);
     for (uint32_t t = 0; t < p->n; t++)
         for (uint32_t r = first; r < end; r++)
-            p->y[(size_t)t * m->rows + r] = dot_weights(w + (size_t)(r - first) * m->cols, p->x + (size_t)t * m->cols, m->cols);
+            p->y[(size_t)t * m->rows + r] = ref_dot(w + (size_t)(r - first) * m->cols, p->x + (size_t)t * m->cols, m->cols);
 }
 
 void ref_matmul(ref_backend *b, const rl_matrix *m, uint32_t e, const double *x, uint32_t n, double *y)
@@ -105,7 +99,5 @@ void ref_matmul(ref_backend *b, const rl_matrix *m, uint32_t e, const double *x,
 
 void ref_decode_row(ref_backend *b, const rl_matrix *m, uint32_t e, uint32_t r, double *out)
 {
-    decode_row(m, e, r, b->tiles);
-    for (uint32_t i = 0; i < m->cols; i++)
-        out[i] = (double)b->tiles[i];
+    decode_row(m, e, r, b->decoded, out);
 }

@@ -75,6 +75,7 @@ static void ref_close(rl_backend *backend)
     rl_pool_free(b->pool);
     free(b->freq);
     free(b->tiles);
+    free(b->decoded);
     free(b->scores);
     rl_aligned_free(b->scratch);
     free(b);
@@ -96,7 +97,8 @@ static rl_status ref_open(const rl_model *model, const rl_backend_options *opt, 
         b->scratch = rl_aligned_alloc(RL_CACHE_LINE, b->scratch_bytes, 1);
         b->freq = rl_alloc(hp->n_rot / 2, sizeof *b->freq);
         b->tiles = rl_alloc((size_t)rl_pool_size(b->pool) * REF_TILE, b->max_cols * sizeof *b->tiles);
-        if (!b->scratch || !b->freq || !b->tiles)
+        b->decoded = rl_alloc((size_t)rl_pool_size(b->pool), b->max_cols * sizeof *b->decoded);
+        if (!b->scratch || !b->freq || !b->tiles || !b->decoded)
             status = rl_fail(err, RL_ERR_MEMORY, "cannot allocate scratch memory for %u rows", b->max_rows);
     }
     if (status != RL_OK) {
@@ -113,7 +115,7 @@ static void ref_memory(const rl_backend *backend, rl_backend_memory *out)
 {
     const ref_backend *b = (const ref_backend *)backend;
     const rl_model *m = backend->model;
-    const uint64_t tiles = (uint64_t)rl_pool_size(b->pool) * REF_TILE * b->max_cols * sizeof *b->tiles;
+    const uint64_t tiles = (uint64_t)rl_pool_size(b->pool) * b->max_cols * (REF_TILE * sizeof *b->tiles + sizeof *b->decoded);
     const uint64_t kv = 2ULL * m->hp.n_head_kv * m->hp.head_dim * sizeof(double);
     *out = (rl_backend_memory){.weights = 0,
                                .scratch = b->scratch_bytes + tiles,

@@ -29,7 +29,8 @@ typedef struct ref_backend {
     rl_pool *pool;
     uint32_t max_rows;
     double *freq, rope_scale;
-    float *tiles; /* per member: REF_TILE decoded rows of the widest matrix */
+    double *tiles;  /* per member: REF_TILE rows of the widest matrix */
+    float *decoded; /* per member: one row as decoded */
     uint32_t max_cols;
     double *scores; /* per member: attention over score_capacity positions */
     uint32_t score_capacity;
@@ -87,7 +88,7 @@ static inline size_t ref_recurrent_size(const rl_hparams *hp)
 /* math.c */
 double ref_sigmoid(double x);
 double ref_silu(double x);
-double ref_dot(const double *a, const double *b, uint32_t n);
+double ref_dot(const double *a, const double *b, size_t n);
 void ref_rms_norm(const double *x, const float *w, uint32_t n, double eps, double *out);
 void ref_l2_norm(const double *x, uint32_t n, double eps, double *out);
 /* y[t][r] = row r of matrix e times x[t]; x is n rows of m->cols, y n rows of m->rows. */
