@@ -217,8 +217,8 @@ static void named_stages_and_state(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bundled_model), cmocka_unit_test(named_stages_and_state), cmocka_unit_test(outputs_of_every_layer),
-        cmocka_unit_test(mtp_logits),    cmocka_unit_test(logits_and_greedy),
+        cmocka_unit_test(bundled_model),          cmocka_unit_test(two_bit_mix), cmocka_unit_test(named_stages_and_state),
+        cmocka_unit_test(outputs_of_every_layer), cmocka_unit_test(mtp_logits),  cmocka_unit_test(logits_and_greedy),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
