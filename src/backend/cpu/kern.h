@@ -83,17 +83,30 @@ static inline uint32_t rl_act_group(uint32_t cols)
     return cols % 256 == 0 ? 256 : 32;
 }
 
-typedef struct rl_kern rl_kern;
-struct rl_kern {
+/* Kernels of one type. NULL where there are none; then tiles are built by rl_tile_build_portable and `finish`, and the type is
+ * never packed (kern_pack.h). Rows and blocks come as rows[r], or packed as planes and scales of the row group. */
+typedef struct rl_type_kernels {
+    /* Integer tile of n_cols columns. Entries beyond n_cols are left alone. */
+    void (*tile)(const uint8_t *planes, const uint8_t *scales, uint32_t n_cols, rl_tile *t);
+    void (*build)(const uint8_t *const *rows, uint32_t n_cols, rl_tile *t);
+    /* Product of all n_cols columns of 16 rows with one activation row, in fast precision. */
+    void (*row)(const uint8_t *planes, const uint8_t *scales, uint32_t n_cols, const rl_act_block *act, float *y);
+    void (*file_row)(const uint8_t *const *rows, uint32_t n_cols, const rl_act_block *act, float *y);
+    /* Plain types, packed: n_cols columns as a float tile, and the product with one activation row (exact). */
+    void (*widen)(const uint8_t *planes, uint32_t n_cols, float *w);
+    void (*float_row)(const uint8_t *planes, uint32_t n_cols, const float *x, float *y);
+} rl_type_kernels;
+
+typedef struct rl_kern {
     rl_isa isa;
-    const rl_ktype *types; /* [RL_TYPE_END] */
+    const rl_ktype *types;             /* [RL_TYPE_END] */
+    const rl_type_kernels *kernels[3]; /* [RL_TYPE_END] each, or NULL */
+    void (*init)(void);                /* tables, any number of times; may be NULL */
 
     /* One activation row. cols is a multiple of 32. */
     void (*quantize)(const float *x, uint32_t cols, rl_act_block *row);
 
-    /* Integer tile of n_cols columns from the 16 rows' blocks. Entries beyond n_cols are left alone. build[type] NULL: by
-     * rl_tile_build_portable, followed by `finish`, which applies the bias and fills sx and mx. */
-    void (*build[RL_TYPE_END])(const uint8_t *const *rows, uint32_t n_cols, rl_tile *t);
+    /* Applies the bias to a portably built tile and fills sx and mx. */
     void (*finish)(const rl_ktype *k, uint32_t n_cols, rl_tile *t);
 
     /* Adds the product of a tile with activation rows: acc[i][row] for the rows act[i], i < n. `block` is the number of the
@@ -107,14 +120,17 @@ struct rl_kern {
 
     /* Adds the product of a float tile with x[i][0 .. n_cols): acc[i][row]. */
     void (*exact)(const float *w, const float *const *x, uint32_t n, uint32_t n_cols, float *acc);
-};
+} rl_kern;
 
 extern const rl_kern rl_kern_scalar;
 #if defined(__x86_64__)
 extern const rl_kern rl_kern_avx512;
 #endif
 
-/* Types with bias 128 for signed codes and 0 for unsigned ones. */
+/* The kernels of a type; all NULL when it has none. */
+const rl_type_kernels *rl_kernels_of(const rl_kern *kern, rl_type type);
+
+/* Types with bias 128 for signed codes and 0 for unsigned ones, none folded. */
 extern const rl_ktype rl_ktypes_wide[RL_TYPE_END];
 
 /* The table for an instruction set, the portable one where it has none of its own. */

@@ -6,6 +6,11 @@
 
 #include <immintrin.h>
 
+extern const rl_type_kernels rl_linear_kernels_avx512[RL_TYPE_END];
+extern const rl_type_kernels rl_codebook_kernels_avx512[RL_TYPE_END];
+extern const rl_type_kernels rl_plain_kernels_avx512[RL_TYPE_END];
+void rl_codebook_init_avx512(void);
+
 /* 16 x 16 transpose of 32-bit elements. */
 static inline __attribute__((always_inline)) void rl_transpose16_avx512(__m512i r[16])
 {

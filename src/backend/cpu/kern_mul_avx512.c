@@ -178,14 +178,33 @@ INLINE void expand4(__m512i v, __m512 zero, __m512 scale, __m512 offset, float *
     }
 }
 
+/* The same for folded codes of kind HALF: twice the byte minus 135. */
+INLINE void expand4_half(__m512i v, __m512 scale, float *w)
+{
+    const __m512i low = _mm512_set1_epi32(0x1fe), magic = _mm512_set1_epi32(0x4b000000);
+    const __m512 zero = _mm512_set1_ps(8388608.0f + 135);
+    for (int j = 0; j < 4; j++) {
+        const __m512i twice = j == 0 ? _mm512_slli_epi32(v, 1) : _mm512_srli_epi32(v, 8 * j - 1);
+        const __m512 code = _mm512_sub_ps(_mm512_castsi512_ps(_mm512_ternarylogic_epi32(twice, low, magic, 0xea)), zero);
+        _mm512_store_ps(w + RL_TILE_ROWS * j, _mm512_mul_ps(code, scale));
+    }
+}
+
 static void expand(const rl_ktype *k, const rl_tile *t, uint32_t n_cols, float *w)
 {
+    if (k->fold == RL_FOLD_HALF) {
+        for (uint32_t c = 0; c < n_cols; c += 4)
+            expand4_half(_mm512_load_si512(t->q[c / 4]), _mm512_load_ps(t->d[0]), w + RL_TILE_ROWS * c);
+        return;
+    }
     const __m512 zero = _mm512_set1_ps(8388608.0f + k->bias);
     const uint32_t group = k->group;
     for (uint32_t g = 0; g < n_cols / group; g++) {
         __m512 scale, offset = _mm512_setzero_ps();
         if (k->kclass == RL_KCLASS_32)
             scale = _mm512_load_ps(t->d[g]);
+        else if (k->fold)
+            scale = _mm512_load_ps(t->d[0]);
         else
             scale = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_load_si512(t->sx[g])), _mm512_load_ps(t->d[0]));
         if (k->offsets) {
@@ -333,9 +352,27 @@ static void finish(const rl_ktype *k, uint32_t n_cols, rl_tile *t)
     rl_tile_scales_avx512(k, t);
 }
 
+/* clang-format off */
+#define SUPER(g)         {.kclass = RL_KCLASS_SUPER, .group = g, .bias = 128}
+#define SUPER_OFFSETS(g) {.kclass = RL_KCLASS_SUPER, .group = g, .offsets = true}
+#define BLOCK_32         {.kclass = RL_KCLASS_32, .group = 32, .bias = 128}
+static const rl_ktype types[RL_TYPE_END] = {
+    [RL_Q4_0] = BLOCK_32, [RL_Q5_0] = BLOCK_32, [RL_Q8_0] = BLOCK_32, [RL_IQ4_NL] = BLOCK_32, [RL_MXFP4] = BLOCK_32,
+    [RL_Q2_K] = {.kclass = RL_KCLASS_SUPER, .group = 16, .offsets = true, .fold = RL_FOLD_WHOLE},
+    [RL_Q3_K] = SUPER(16), [RL_Q4_K] = SUPER_OFFSETS(32), [RL_Q5_K] = SUPER_OFFSETS(32), [RL_Q6_K] = SUPER(16),
+    [RL_TQ1_0] = SUPER(32), [RL_TQ2_0] = SUPER(32),
+    [RL_IQ1_S] = {.kclass = RL_KCLASS_SUPER, .group = 16, .fold = RL_FOLD_HALF},
+    [RL_IQ1_M] = {.kclass = RL_KCLASS_SUPER, .group = 16, .fold = RL_FOLD_HALF},
+    [RL_IQ2_XXS] = SUPER(32), [RL_IQ2_XS] = SUPER(16), [RL_IQ2_S] = SUPER(16),
+    [RL_IQ3_S] = SUPER(32), [RL_IQ3_XXS] = SUPER(32), [RL_IQ4_XS] = SUPER(32),
+};
+/* clang-format on */
+
 const rl_kern rl_kern_avx512 = {
     .isa = RL_ISA_AVX512,
-    .types = rl_ktypes_wide,
+    .types = types,
+    .kernels = {rl_linear_kernels_avx512, rl_codebook_kernels_avx512, rl_plain_kernels_avx512},
+    .init = rl_codebook_init_avx512,
     .quantize = quantize,
     .finish = finish,
     .fast = fast,
