@@ -323,6 +323,17 @@ typedef enum rl_kv_type { RL_KV_F32, RL_KV_F16 } rl_kv_type;
 #define RL_MAX_BATCH       8192
 #define RL_MAX_THREADS     512
 
+/* Where the routed experts are. Everything else of a model is always in memory. */
+typedef enum rl_residency {
+    RL_RESIDENCY_AUTO,   /* what the planner finds best for this machine and file */
+    RL_RESIDENCY_MAPPED, /* used in place in the mapped file: for files that fit in memory */
+    RL_RESIDENCY_FULL,   /* all read into memory when opening */
+    RL_RESIDENCY_BOUNDED /* a cache of cache_bytes; the rest is read from the file when needed */
+} rl_residency;
+const char *rl_residency_name(rl_residency r); /* "auto", "mapped", "full", "bounded" */
+/* "auto", "full", "mapped", or a cache in MiB (1 to 2^24). */
+rl_status rl_cache_parse(const char *text, rl_residency *residency, uint64_t *bytes, rl_error *err);
+
 typedef struct rl_engine_options {
     const char *model;      /* path of the GGUF file (of part 1 of a split model) */
     const char *backend;    /* "auto" (default), "cpu", "ref", ...: rl_backend_names() */
@@ -332,6 +343,8 @@ typedef struct rl_engine_options {
     int threads;            /* 0 (default): one per physical core; at most RL_MAX_THREADS */
     uint32_t context;       /* positions a session holds unless told otherwise; default RL_DEFAULT_CONTEXT */
     uint32_t batch;         /* rows of a prefill pass, at most RL_MAX_BATCH; 0 (default): the engine's choice */
+    rl_residency residency; /* default RL_RESIDENCY_AUTO */
+    uint64_t cache_bytes;   /* RL_RESIDENCY_BOUNDED: a hard limit for the expert cache and what it takes to run it */
     /* Loading, done of total in arbitrary units; may be NULL. */
     rl_progress_fn progress;
     void *progress_ctx;
@@ -373,6 +386,22 @@ typedef struct rl_engine_memory {
     uint64_t mark; /* one mark of a session */
 } rl_engine_memory;
 void rl_engine_memory_info(const rl_engine *e, rl_engine_memory *out);
+
+/* The expert cache since opening. An expert is counted once for each layer and pass that uses it. */
+typedef struct rl_cache_stats {
+    rl_residency residency;
+    const char *reading;       /* how experts are read: "io_uring, direct", ... */
+    uint64_t budget, overhead; /* bytes allowed; bytes of tables and reading */
+    uint64_t used;             /* overhead and occupied slots; never more than the budget */
+    uint32_t slots, experts;   /* that it can hold; that the model has */
+    uint64_t passes;
+    uint64_t hits, misses; /* experts that were in the cache or on their way; experts that had to be asked for */
+    uint64_t loads, evictions, bytes_read;
+    uint64_t guesses, guesses_used; /* experts read ahead of their layer's turn, and those that it then used */
+    double wait_seconds;            /* computing had nothing to do but wait for the file */
+} rl_cache_stats;
+/* False (and *out zero but for residency) when experts are used in place. */
+bool rl_engine_cache_stats(const rl_engine *e, rl_cache_stats *out);
 
 /* ---- Sessions -------------------------------------------------------------------------------------------------------- */
 
