@@ -67,7 +67,8 @@ INLINE void super(const rl_tile *t, const rl_act_block *const *rows, int n, size
     }
     const size_t neg = offsetof(rl_act_block, neg16) + (group == 16 ? 0 : sizeof(int32_t[16]));
     for (int g = 0; g < RL_TILE_COLS / group; g++) {
-        dot_group(&t->q[group / 4 * g][0][0], group / 4, act, (size_t)(group * g), offsets ? 0 : neg + 4 * (size_t)g, n, dot);
+        dot_group(&t->q[group / 4 * g][0][0], group / 4, act, (size_t)group * (size_t)g, offsets ? 0 : neg + 4 * (size_t)g, n,
+                  dot);
         const __m512i s = _mm512_load_si512(t->sx[g]);
         for (int i = 0; i < n; i++)
             total[i] = _mm512_add_epi32(total[i], _mm512_mullo_epi32(dot[i], s));
