@@ -198,6 +198,9 @@ typedef struct rl_chat_turn {
     rl_slice reasoning; /* assistant only; data == NULL: not given (it may then be in the content, between <think> tags) */
     const rl_tool_call *calls; /* assistant only */
     size_t n_calls;
+    /* assistant only: content and calls as the model wrote them, tags included; taken instead of both (data == NULL: not
+     * given). A turn that comes back this way continues the sequence it was generated in. */
+    rl_slice exact;
 } rl_chat_turn;
 
 typedef struct rl_chat_request {

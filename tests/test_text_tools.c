@@ -231,6 +231,30 @@ static void test_reasoning(void **state)
     rl_chat_format_free(f);
 }
 
+/* A turn given as it was written replaces content and calls, whatever the style; reasoning keeps its own rules. */
+static void test_exact(void **state)
+{
+    (void)state;
+    const rl_tool_call call = {sl("x"), sl("{}")};
+    const rl_chat_turn turns[] = {{.role = RL_ROLE_USER, .content = sl("q")},
+                                  {.role = RL_ROLE_ASSISTANT,
+                                   .content = sl("other"),
+                                   .calls = &call,
+                                   .n_calls = 1,
+                                   .exact = sl("<tool_call>\n{\"name\":\"x\"}</tool_call>")}};
+    static const char *const templates[] = {"", "{{ '<function=' }}", "{{ '<think>' }}"};
+    for (size_t i = 0; i < sizeof templates / sizeof templates[0]; i++) {
+        rl_chat_format *f = format_of(templates[i]);
+        rl_chat_request r = {.turns = turns, .n_turns = 2};
+        assert_prompt(f, &r,
+                      i == 2 ? "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+                               "<tool_call>\n{\"name\":\"x\"}</tool_call><|im_end|>\n"
+                             : "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
+                               "<tool_call>\n{\"name\":\"x\"}</tool_call><|im_end|>\n");
+        rl_chat_format_free(f);
+    }
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -306,7 +330,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_template_json), cmocka_unit_test(test_template_xml), cmocka_unit_test(test_template_other),
         cmocka_unit_test(test_template_real), cmocka_unit_test(test_json_prompt),  cmocka_unit_test(test_xml_prompt),
-        cmocka_unit_test(test_reasoning),     cmocka_unit_test(test_refused),      cmocka_unit_test(test_forged),
+        cmocka_unit_test(test_reasoning),     cmocka_unit_test(test_exact),        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_forged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

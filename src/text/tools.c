@@ -287,7 +287,8 @@ static rl_status put_assistant(renderer *x, size_t i, size_t question)
         reasoning = trim_newlines(reasoning, true, true);
         think = i > question && (i + 1 == x->r->n_turns || reasoning.size > 0);
     }
-    bool xml_calls = x->f->style == RL_TOOL_XML && m->n_calls > 0;
+    bool exact = m->exact.data != NULL, xml_calls = x->f->style == RL_TOOL_XML && m->n_calls > 0 && !exact;
+    if (exact) content = m->exact;
     if (xml_calls) content = trim(content);
     rl_prompt_frame(&x->p, "<|im_start|>assistant");
     if (think) {
@@ -300,7 +301,7 @@ static rl_status put_assistant(renderer *x, size_t i, size_t question)
         rl_prompt_content(&x->p, content);
     }
     if (xml_calls && content.size > 0) rl_prompt_frame(&x->p, "\n");
-    rl_status s = xml_calls ? put_xml_calls(x, m, i) : put_json_calls(x, m, i, content.size > 0);
+    rl_status s = exact ? RL_OK : xml_calls ? put_xml_calls(x, m, i) : put_json_calls(x, m, i, content.size > 0);
     rl_prompt_frame(&x->p, "<|im_end|>\n");
     return s;
 }
