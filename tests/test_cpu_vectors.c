@@ -107,7 +107,27 @@ static void test_prompts_exact(void **state)
 {
     (void)state;
     REQUIRE_MODEL(m);
-    check(m, "story", (pass_options){0}, 2e-3, 16);
+    check(m, "story", (pass_options){0}, 2e-3, 64);
+    check(m, "chat", (pass_options){0}, 2e-3, 64);
+    check(m, "unicode", (pass_options){0}, 2e-3, 16);
+    check(m, "code", (pass_options){0}, 2e-3, 16);
+    rl_model_close(m);
+}
+
+static void test_long_prompt_exact(void **state)
+{
+    (void)state;
+    REQUIRE_MODEL(m);
+    check(m, "long1100", (pass_options){0}, 2e-3, 16);
+    rl_model_close(m);
+}
+
+/* The file's weights are BF16 and multiplied as floats in both precisions; keys and values rounded to half stay close. */
+static void test_kv_f16(void **state)
+{
+    (void)state;
+    REQUIRE_MODEL(m);
+    check(m, "story", (pass_options){.kv = RL_KV_F16}, 0.1, 64);
     rl_model_close(m);
 }
 
@@ -143,6 +163,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_prompts_exact),
+        cmocka_unit_test(test_long_prompt_exact),
+        cmocka_unit_test(test_kv_f16),
         cmocka_unit_test(test_mtp),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -104,11 +104,12 @@ static uint64_t layer_bytes(const cpu_layer *l)
            l->down_shared.owned_bytes;
 }
 
-/* Convolution weights with the taps apart, so that channels are vector lanes; and the layer's number among its kind. */
+/* Convolution weights with the taps apart, so that channels are vector lanes, in slices, so that taps do not fall on each
+ * other in the cache; and the layer's number among its kind. */
 static rl_status prepare_layers(cpu_backend *b, rl_error *err)
 {
     const rl_model *m = b->base.model;
-    const uint32_t cd = m->hp.dn_conv_dim, taps = m->hp.dn_conv;
+    const uint32_t cd = m->hp.dn_conv_dim, taps = m->hp.dn_conv, d = m->hp.dn_head_dim;
     uint32_t recurrent = 0, attention = 0;
     for (uint32_t i = 0; i < m->hp.n_layer; i++) {
         cpu_layer *l = &b->layers[i];
@@ -119,7 +120,7 @@ static rl_status prepare_layers(cpu_backend *b, rl_error *err)
         if (!l->conv) return rl_fail(err, RL_ERR_MEMORY, "no memory for the convolution of layer %u", i);
         for (uint32_t c = 0; c < cd; c++)
             for (uint32_t t = 0; t < taps; t++)
-                l->conv[(size_t)t * cd + c] = l->src->conv[(size_t)c * taps + t];
+                l->conv[((size_t)(c / d) * taps + t) * d + c % d] = l->src->conv[(size_t)c * taps + t];
     }
     b->mtp_layer.src = &m->mtp.block;
     b->mtp_layer.index = m->n_attention;
@@ -173,7 +174,6 @@ static void carve_scratch(cpu_backend *b, carver *c)
     s->k = carve(c, n * kd, f);
     s->v = carve(c, n * kd, f);
     s->core = carve(c, n * max_size(vd, hd), f);
-    s->gated = carve(c, n * max_size(vd, hd), f);
     s->joined = carve(c, hp->n_mtp ? n * 2 * e : 0, f);
     s->logits = carve(c, n * ne, f);
     s->probs = carve(c, n * ne, f);

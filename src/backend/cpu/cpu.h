@@ -30,7 +30,7 @@ typedef struct cpu_layer {
     uint32_t index; /* among the layers of its kind */
     rl_mm_matrix q, k, v, o;
     rl_mm_matrix qkv, gate, ba, out;
-    float *conv; /* taps apart: [W][cd] */
+    float *conv; /* [cd / S][W][S]: head-wide slices, in them the taps apart */
     rl_mm_matrix router, gate_exps, up_exps, down_exps, gate_shared, up_shared, down_shared;
 } cpu_layer;
 
@@ -75,7 +75,7 @@ typedef struct cpu_scratch {
     float *conv;                     /* [n][max(cd, HD)] after conv / q */
     float *z, *ba, *beta, *decay;    /* [n][vd] [n][2Hv] [n][Hv] [n][Hv] */
     float *k, *v;                    /* [n][KD] */
-    float *core, *gated;             /* [n][max(vd, HD)] */
+    float *core;                     /* [n][max(vd, HD)] mixer before the output projection, gated in place */
     float *joined;                   /* [n][2E] MTP input */
     float *logits, *probs;           /* [n][NE] router */
     float *weights, *ids;            /* [n][k]; ids as floats, for the tap and as the selection */

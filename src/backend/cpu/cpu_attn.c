@@ -290,7 +290,7 @@ static void gate_rows(cpu_worker *w, uint32_t begin, uint32_t end)
     for (uint32_t row = begin; row < end; row++)
         for (uint32_t h = 0; h < nh; h++) {
             const size_t at = ((size_t)row * nh + h) * d;
-            b->vec->sigmoid_mul(b->s.core + at, b->s.raw + 2 * at + d, b->s.gated + at, d);
+            b->vec->sigmoid_mul(b->s.core + at, b->s.raw + 2 * at + d, b->s.core + at, d);
         }
 }
 
@@ -331,7 +331,7 @@ bool cpu_attention(cpu_worker *w, const cpu_layer *l, uint32_t layer)
     uint32_t begin, end;
     cpu_my_rows(w, &begin, &end);
     gate_rows(w, begin, end);
-    if (!cpu_show(w, RL_STAGE_AT_GATED, layer, s->gated, hd)) return false;
+    if (!cpu_show(w, RL_STAGE_AT_GATED, layer, s->core, hd)) return false;
     rl_mm_act_prepare(b->mm, &p->a_attn, begin, end);
     cpu_sync(w, CPU_PHASE_AT_GATE);
 

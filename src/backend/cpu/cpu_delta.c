@@ -33,25 +33,41 @@ static const float *raw_row(const cpu_backend *b, const cpu_layer *l, const cpu_
     return seg->seq->conv + ((size_t)l->index * carried + (carried - (back - t))) * hp->dn_conv_dim;
 }
 
-/* Convolution, SiLU and (q and k) l2 norm; items are head-wide slices of rows, so that one row too is shared by all members. */
+/* Rows that a member convolves together: their slices and the slice's weights fit the first-level cache. */
+#define CONV_ROWS 8
+
+/* Convolution, SiLU and (q and k) l2 norm of one head-wide slice of one row. */
+static void convolve_slice(const cpu_backend *b, const cpu_layer *l, uint32_t row, uint32_t slice, bool normed)
+{
+    const rl_hparams *hp = &b->base.model->hp;
+    const uint32_t d = hp->dn_head_dim, taps = hp->dn_conv, c = slice * d;
+    const cpu_segment *seg = &b->s.segments[b->s.row_segment[row]];
+    const float *u[RL_MAX_CONV];
+    for (uint32_t t = 0; t < taps; t++)
+        u[t] = raw_row(b, l, seg, row, taps - 1 - t) + c;
+    float *y = b->s.conv + (size_t)row * hp->dn_conv_dim + c;
+    b->vec->conv_silu(u, l->conv + (size_t)slice * taps * d, d, taps, y, d);
+    if (normed && c < 2 * hp->dn_key_dim) b->vec->l2_norm(y, hp->eps, d);
+}
+
+/* Members take blocks of rows, or slices when there are too few rows. */
 static void convolve(cpu_worker *w, const cpu_layer *l)
 {
     const cpu_backend *b = w->b;
-    const rl_hparams *hp = &b->base.model->hp;
-    const cpu_scratch *s = &b->s;
-    const uint32_t d = hp->dn_head_dim, cd = hp->dn_conv_dim, slices = cd / d, taps = hp->dn_conv;
+    const uint32_t n = w->p->n_rows, slices = b->base.model->hp.dn_conv_dim / b->base.model->hp.dn_head_dim;
+    const bool normed = !w->p->tap;
     uint32_t begin, end;
-    rl_pool_part(w->p->n_rows * slices, 1, w->id, w->size, &begin, &end);
-    for (uint32_t i = begin; i < end; i++) {
-        const uint32_t row = i / slices, c = i % slices * d;
-        const cpu_segment *seg = &s->segments[s->row_segment[row]];
-        const float *u[RL_MAX_CONV];
-        for (uint32_t t = 0; t < taps; t++)
-            u[t] = raw_row(b, l, seg, row, taps - 1 - t) + c;
-        float *y = s->conv + (size_t)row * cd + c;
-        b->vec->conv_silu(u, l->conv + c, cd, taps, y, d);
-        if (c < 2 * hp->dn_key_dim && !w->p->tap) b->vec->l2_norm(y, hp->eps, d);
+    if (n < CONV_ROWS * (uint32_t)w->size) {
+        rl_pool_part(n * slices, 1, w->id, w->size, &begin, &end);
+        for (uint32_t i = begin; i < end; i++)
+            convolve_slice(b, l, i / slices, i % slices, normed);
+        return;
     }
+    rl_pool_part(n, CONV_ROWS, w->id, w->size, &begin, &end);
+    for (uint32_t block = begin; block < end; block += CONV_ROWS)
+        for (uint32_t slice = 0; slice < slices; slice++)
+            for (uint32_t row = block; row < end && row < block + CONV_ROWS; row++)
+                convolve_slice(b, l, row, slice, normed);
 }
 
 static void normalise(cpu_worker *w)
@@ -156,9 +172,9 @@ bool cpu_deltanet(cpu_worker *w, const cpu_layer *l, uint32_t layer)
     for (uint32_t row = begin; row < end; row++)
         for (uint32_t h = 0; h < hv; h++) {
             const size_t at = (size_t)row * vd + (size_t)h * hp->dn_head_dim;
-            b->vec->gated_norm(s->core + at, l->src->ssm_norm, s->z + at, hp->eps, s->gated + at, hp->dn_head_dim);
+            b->vec->gated_norm(s->core + at, l->src->ssm_norm, s->z + at, hp->eps, s->core + at, hp->dn_head_dim);
         }
-    if (!cpu_show(w, RL_STAGE_DN_GATED, layer, s->gated, vd)) return false;
+    if (!cpu_show(w, RL_STAGE_DN_GATED, layer, s->core, vd)) return false;
     rl_mm_act_prepare(b->mm, &p->a_delta, begin, end);
     cpu_sync(w, CPU_PHASE_DN_GATE);
 

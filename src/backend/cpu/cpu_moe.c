@@ -169,7 +169,8 @@ static void experts_inner(cpu_worker *w, const cpu_layer *l)
             rl_mm_act_prepare(b->mm, &p->a_hidden, first, last);
     }
     if (w->id == 0 && b->profile.on)
-        cpu_profile_work(&w->b->profile, CPU_PHASE_EXPERT_IN, p->n_active * (l->gate_exps.row_bytes + l->up_exps.row_bytes) * f,
+        cpu_profile_work(&w->b->profile, CPU_PHASE_EXPERT_IN,
+                         p->n_active * (l->gate_exps.matrix_bytes + l->up_exps.matrix_bytes),
                          4ull * f * l->gate_exps.cols * s->active_begin[p->n_active]);
 }
 
@@ -203,7 +204,7 @@ static void experts_outer(cpu_worker *w, const cpu_layer *l)
     }
     if (w->id == 0 && b->profile.on)
         cpu_profile_work(
-            &w->b->profile, CPU_PHASE_EXPERT_OUT, (p->n_active * l->down_exps.row_bytes + l->down_shared.row_bytes) * e_dim,
+            &w->b->profile, CPU_PHASE_EXPERT_OUT, p->n_active * l->down_exps.matrix_bytes + l->down_shared.matrix_bytes,
             2ull * e_dim * ((uint64_t)l->down_exps.cols * s->active_begin[p->n_active] + (uint64_t)l->down_shared.cols * n));
 }
 

@@ -136,8 +136,8 @@ static void begin_pass(cpu_pass *p)
     const uint32_t n = p->n_rows, e = hp->n_embd, k = hp->n_expert_used, f = hp->n_ff_expert;
     const uint32_t hd = hp->n_head * hp->head_dim;
     rl_mm_act_init(b->mm, &p->a_norm, s->norm, e, e, n, s->act_norm);
-    rl_mm_act_init(b->mm, &p->a_attn, s->gated, hd, hd, n, s->act_mix);
-    rl_mm_act_init(b->mm, &p->a_delta, s->gated, hp->dn_value_dim, hp->dn_value_dim, n, s->act_mix);
+    rl_mm_act_init(b->mm, &p->a_attn, s->core, hd, hd, n, s->act_mix);
+    rl_mm_act_init(b->mm, &p->a_delta, s->core, hp->dn_value_dim, hp->dn_value_dim, n, s->act_mix);
     rl_mm_act_init(b->mm, &p->a_hidden, s->hidden, f, f, n * k, s->act_hidden);
     rl_mm_act_init(b->mm, &p->a_shared, s->sgate, hp->n_ff_shared, hp->n_ff_shared, n, s->act_shared);
     if (p->mtp) rl_mm_act_init(b->mm, &p->a_joined, s->joined, 2 * (size_t)e, 2 * e, n, s->act_joined);

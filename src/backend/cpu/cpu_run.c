@@ -55,7 +55,7 @@ static uint32_t round_rows(uint64_t rows)
 static uint32_t item_rows(const cpu_worker *w, const cpu_product *c, uint64_t total_rows)
 {
     if (c->n < RL_MM_ROWS) {
-        const uint64_t rows = ITEM_BYTES / (c->w->row_bytes ? c->w->row_bytes : 1);
+        const uint64_t rows = (uint64_t)ITEM_BYTES * c->w->rows / c->w->matrix_bytes;
         return round_rows(rows < RL_MM_ROWS ? RL_MM_ROWS : rows > 256 ? 256 : rows);
     }
     const uint64_t share = total_rows / ((uint64_t)w->size * 8);
@@ -73,7 +73,7 @@ void cpu_multiply(cpu_worker *w, cpu_phase phase, const cpu_product *products, i
         grain[i] = item_rows(w, c, total_rows);
         first[i + 1] = first[i] + (c->n ? (c->w->rows + grain[i] - 1) / grain[i] : 0);
         if (w->id == 0 && w->b->profile.on)
-            cpu_profile_work(&w->b->profile, phase, c->w->rows * c->w->row_bytes, 2ull * c->w->rows * c->w->cols * c->n);
+            cpu_profile_work(&w->b->profile, phase, c->w->matrix_bytes, 2ull * c->w->rows * c->w->cols * c->n);
     }
     atomic_uint *counter = cpu_counter(w);
     uint32_t item, end;

@@ -11,8 +11,8 @@ const rl_vec *rl_vec_get(rl_isa isa)
     return &rl_vec_scalar;
 }
 
-/* Per block of four tokens: 8 s floats of keys and queries, 4 s of decayed keys, 32 coefficients; and one scaled query. */
+/* Keys, queries and values of the staged tokens. */
 size_t rl_delta_stage_floats(uint32_t s)
 {
-    return (size_t)RL_DELTA_STAGE / 4 * (12 * (size_t)s + 32) + s;
+    return (size_t)3 * RL_DELTA_STAGE * s;
 }

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Tokens whose keys and queries one call of delta_chunk stages at a time. */
+/* Tokens whose rows delta_chunk copies together at a time. */
 #define RL_DELTA_STAGE 64
 
 typedef struct rl_vec {

@@ -230,15 +230,15 @@ static void k_delta_step(float *m, uint32_t s, const float *q, const float *k, c
 /* Coefficients of four tokens i, j: with A_i the product of the decays up to i inside the block,
  *   u_i = beta_i (v_i - A_i M^T k_i - sum over j < i of kk_ij u_j)      kk_ij = A_i / A_j (k_i . k_j)
  *   o_i = A_i M^T q_i + sum over j <= i of kq_ij u_j                     kq_ij = A_i / A_j (q_i . k_j)
- *   M'  = A_3 M + sum of kd_j u_j^T                                      kd_j  = A_3 / A_j k_j
+ *   M'  = A_3 M + sum of k_j (last_j u_j)^T                              last_j = A_3 / A_j
  * A_i / A_j is formed as a product, never as a quotient, so nothing overflows. */
 typedef struct delta_block {
-    float a[4], beta[4];
+    float a[4], beta[4], last[4];
     float kk[4][4], kq[4][4];
 } delta_block;
 
-static void delta_stage_block(uint32_t s, const float *q, const float *k, size_t ldqk, float q_scale, const float *decay,
-                              const float *beta, size_t ldg, float *keys, float *decayed, float *tmp, delta_block *c)
+/* rows: four keys, then four scaled queries. */
+static void delta_coefficients(uint32_t s, const float *rows, const float *decay, const float *beta, size_t ldg, delta_block *c)
 {
     float ratio[4][4]; /* A_i / A_j for j <= i */
     for (int i = 0; i < 4; i++) {
@@ -247,104 +247,109 @@ static void delta_stage_block(uint32_t s, const float *q, const float *k, size_t
             ratio[i][j] = ratio[i - 1][j] * decay[(size_t)i * ldg];
         c->a[i] = (i ? c->a[i - 1] : 1.0f) * decay[(size_t)i * ldg];
         c->beta[i] = beta[(size_t)i * ldg];
-    }
-    for (int i = 0; i < 4; i++) {
-        const float *ki = k + (size_t)i * ldqk, *qi = q + (size_t)i * ldqk;
-        for (uint32_t x = 0; x < s; x++)
-            tmp[x] = qi[x] * q_scale;
         for (int j = 0; j <= i; j++) {
-            const float *kj = k + (size_t)j * ldqk;
-            c->kq[i][j] = ratio[i][j] * k_dot(tmp, kj, s);
-            if (j < i) c->kk[i][j] = ratio[i][j] * k_dot(ki, kj, s);
-        }
-        for (uint32_t x = 0; x < s; x++) {
-            keys[8 * (size_t)x + (uint32_t)i] = ki[x];
-            keys[8 * (size_t)x + 4 + (uint32_t)i] = tmp[x];
-            decayed[4 * (size_t)x + (uint32_t)i] = ratio[3][i] * ki[x];
+            const float *kj = rows + (size_t)j * s;
+            c->kq[i][j] = ratio[i][j] * k_dot(rows + (size_t)(4 + i) * s, kj, s);
+            if (j < i) c->kk[i][j] = ratio[i][j] * k_dot(rows + (size_t)i * s, kj, s);
         }
     }
+    for (int j = 0; j < 4; j++)
+        c->last[j] = ratio[3][j];
 }
 
-INLINE void delta_block_columns(float *m, uint32_t s, uint32_t d0, const uint32_t cb, const float *keys, const float *decayed,
-                                const delta_block *c, const float *v, size_t ldv, float *o, size_t ldo)
+/* vo: four rows of values, replaced by the outputs. */
+INLINE void delta_block_columns(float *m, uint32_t s, uint32_t d0, const uint32_t cb, const float *rows, const delta_block *c,
+                                float *vo)
 {
     V r[4][CB], p[4][CB];
     for (int t = 0; t < 4; t++)
         for (uint32_t b = 0; b < cb; b++)
             r[t][b] = p[t][b] = v_zero();
-    const float *row = m + d0, *kp = keys;
-    for (uint32_t i = 0; i < s; i++, row += s, kp += 8) {
+    const float *row = m + d0;
+    for (uint32_t i = 0; i < s; i++, row += s) {
         V x[CB];
         for (uint32_t b = 0; b < cb; b++)
             x[b] = v_load(row + b * VL);
-        for (int t = 0; t < 4; t++) {
-            const V kt = v_set1(kp[t]), qt = v_set1(kp[4 + t]);
+        for (uint32_t t = 0; t < 4; t++) {
+            const V kt = v_set1(rows[t * s + i]), qt = v_set1(rows[(4 + t) * s + i]);
             for (uint32_t b = 0; b < cb; b++) {
                 r[t][b] = v_fma(x[b], kt, r[t][b]);
                 p[t][b] = v_fma(x[b], qt, p[t][b]);
             }
         }
     }
-    for (int t = 0; t < 4; t++)
+    for (uint32_t t = 0; t < 4; t++)
         for (uint32_t b = 0; b < cb; b++) {
             const V a = v_set1(c->a[t]);
-            V u = v_sub(v_load(v + (size_t)t * ldv + d0 + b * VL), v_mul(a, r[t][b]));
+            float *at = vo + t * s + d0 + b * VL;
+            V u = v_sub(v_load(at), v_mul(a, r[t][b]));
             V y = v_mul(a, p[t][b]);
-            for (int j = 0; j < t; j++) {
+            for (uint32_t j = 0; j < t; j++) {
                 u = v_sub(u, v_mul(v_set1(c->kk[t][j]), r[j][b]));
                 y = v_fma(v_set1(c->kq[t][j]), r[j][b], y);
             }
             r[t][b] = v_mul(v_set1(c->beta[t]), u);
-            v_store(o + (size_t)t * ldo + d0 + b * VL, v_fma(v_set1(c->kq[t][t]), r[t][b], y));
+            v_store(at, v_fma(v_set1(c->kq[t][t]), r[t][b], y));
         }
+    for (int t = 0; t < 3; t++)
+        for (uint32_t b = 0; b < cb; b++)
+            r[t][b] = v_mul(v_set1(c->last[t]), r[t][b]);
     const V a3 = v_set1(c->a[3]);
     float *out = m + d0;
-    kp = decayed;
-    for (uint32_t i = 0; i < s; i++, out += s, kp += 4)
-        for (uint32_t b = 0; b < cb; b++) {
-            V x = v_mul(a3, v_load(out + b * VL));
-            for (int t = 0; t < 4; t++)
-                x = v_fma(v_set1(kp[t]), r[t][b], x);
-            v_store(out + b * VL, x);
+    for (uint32_t i = 0; i < s; i++, out += s) {
+        V x[CB];
+        for (uint32_t b = 0; b < cb; b++)
+            x[b] = v_mul(a3, v_load(out + b * VL));
+        for (uint32_t t = 0; t < 4; t++) {
+            const V kt = v_set1(rows[t * s + i]);
+            for (uint32_t b = 0; b < cb; b++)
+                x[b] = v_fma(kt, r[t][b], x[b]);
         }
+        for (uint32_t b = 0; b < cb; b++)
+            v_store(out + b * VL, x[b]);
+    }
 }
 
+/* Rows of one head lie far apart, often a power of two, and would fall on each other in the caches: they are copied together
+ * RL_DELTA_STAGE tokens at a time. Columns are the outer loop, so that CB registers of columns of the state stay in the
+ * first-level cache. */
 static void k_delta_chunk(float *m, uint32_t s, uint32_t n, const float *q, const float *k, size_t ldqk, float q_scale,
                           const float *v, size_t ldv, const float *decay, const float *beta, size_t ldg, float *o, size_t ldo,
                           float *stage)
 {
     const uint32_t blocked = s % VL == 0 ? n - n % 4 : 0;
-    float *tmp = stage + (size_t)RL_DELTA_STAGE / 4 * (12 * (size_t)s + 32);
+    float *vo = stage + (size_t)2 * RL_DELTA_STAGE * s;
     uint32_t t = 0;
     while (t < blocked) {
-        const uint32_t blocks = (blocked - t < RL_DELTA_STAGE ? blocked - t : RL_DELTA_STAGE) / 4;
+        const uint32_t tokens = blocked - t < RL_DELTA_STAGE ? blocked - t : RL_DELTA_STAGE;
         delta_block c[RL_DELTA_STAGE / 4];
-        for (uint32_t b = 0; b < blocks; b++) {
-            const size_t at = t + 4 * b;
-            float *keys = stage + (size_t)b * 12 * s;
-            delta_stage_block(s, q + at * ldqk, k + at * ldqk, ldqk, q_scale, decay + at * ldg, beta + at * ldg, ldg, keys,
-                              keys + 8 * (size_t)s, tmp, &c[b]);
+        for (uint32_t j = 0; j < tokens; j++) {
+            const size_t at = t + j;
+            float *keys = stage + ((size_t)(j / 4) * 8 + j % 4) * s, *queries = keys + (size_t)4 * s;
+            for (uint32_t i = 0; i < s; i += VL) {
+                v_store(keys + i, v_load(k + at * ldqk + i));
+                v_store(queries + i, v_mul(v_set1(q_scale), v_load(q + at * ldqk + i)));
+                v_store(vo + j * s + i, v_load(v + at * ldv + i));
+            }
         }
-        /* Columns outside, blocks inside: CB registers of columns of the state stay in the first-level cache. */
+        for (uint32_t j = 0; j < tokens; j += 4)
+            delta_coefficients(s, stage + (size_t)j * 2 * s, decay + (t + j) * ldg, beta + (t + j) * ldg, ldg, &c[j / 4]);
         uint32_t d = 0;
         for (; d + CB * VL <= s; d += CB * VL)
-            for (uint32_t b = 0; b < blocks; b++) {
-                const size_t at = t + 4 * b;
-                const float *keys = stage + (size_t)b * 12 * s;
-                delta_block_columns(m, s, d, CB, keys, keys + 8 * (size_t)s, &c[b], v + at * ldv, ldv, o + at * ldo, ldo);
-            }
+            for (uint32_t j = 0; j < tokens; j += 4)
+                delta_block_columns(m, s, d, CB, stage + (size_t)j * 2 * s, &c[j / 4], vo + (size_t)j * s);
         for (; d < s; d += VL)
-            for (uint32_t b = 0; b < blocks; b++) {
-                const size_t at = t + 4 * b;
-                const float *keys = stage + (size_t)b * 12 * s;
-                delta_block_columns(m, s, d, 1, keys, keys + 8 * (size_t)s, &c[b], v + at * ldv, ldv, o + at * ldo, ldo);
-            }
-        t += 4 * blocks;
+            for (uint32_t j = 0; j < tokens; j += 4)
+                delta_block_columns(m, s, d, 1, stage + (size_t)j * 2 * s, &c[j / 4], vo + (size_t)j * s);
+        for (uint32_t j = 0; j < tokens; j++)
+            for (uint32_t i = 0; i < s; i += VL)
+                v_store(o + (t + j) * ldo + i, v_load(vo + j * s + i));
+        t += tokens;
     }
     for (; t < n; t++) {
         for (uint32_t x = 0; x < s; x++)
-            tmp[x] = q[t * ldqk + x] * q_scale;
-        k_delta_step(m, s, tmp, k + t * ldqk, v + t * ldv, decay[t * ldg], beta[t * ldg], o + t * ldo);
+            stage[x] = q[t * ldqk + x] * q_scale;
+        k_delta_step(m, s, stage, k + t * ldqk, v + t * ldv, decay[t * ldg], beta[t * ldg], o + t * ldo);
     }
 }
 
