@@ -215,6 +215,18 @@ static void test_draw_follows_the_order_of_candidates(void **state)
     assert_int_equal(sample_once(4, &p, spread), 0);
 }
 
+/* The generator moves even where there is nothing to choose: u is 0.18343 the second time, within id 0's 0.3. */
+static void test_draw_from_one_candidate_counts(void **state)
+{
+    (void)state;
+    const float one[] = {-INFINITY, -INFINITY, 1, -INFINITY};
+    rl_sampling p = neutral(1);
+    rl_sampler *s = create(4, &p);
+    assert_int_equal(sample(s, one), 2);
+    assert_int_equal(sample(s, spread), 0);
+    rl_sampler_free(s);
+}
+
 static void test_frequencies(void **state)
 {
     (void)state;
@@ -399,6 +411,7 @@ int main(void)
         cmocka_unit_test(test_top_p),
         cmocka_unit_test(test_min_p),
         cmocka_unit_test(test_draw_follows_the_order_of_candidates),
+        cmocka_unit_test(test_draw_from_one_candidate_counts),
         cmocka_unit_test(test_frequencies),
         cmocka_unit_test(test_top_p_over_a_large_flat_vocabulary),
         cmocka_unit_test(test_seed_repeats),

@@ -354,7 +354,6 @@ static int32_t most_likely(const rl_sampler *s)
 
 static int32_t draw(rl_sampler *s)
 {
-    if (s->n == 1) return s->c[0].id;
     float max = largest(s);
     double sum = 0;
     for (uint32_t i = 0; i < s->n; i++) {
