@@ -8,6 +8,7 @@
 #define RL_BACKEND_H
 
 #include "base/pool.h"
+#include "experts/experts.h"
 #include "model/model.h"
 
 /* Stages in the order data flows. Width per row in brackets (letters of rl_hparams). The formulas are in docs/model.md. */
@@ -63,7 +64,10 @@ typedef struct rl_backend_options {
     /* Progress of loading, 0..1, may be NULL; returning false cancels with RL_ERR_CANCELLED. */
     bool (*progress)(void *ctx, double fraction);
     void *progress_ctx;
-    bool profile;        /* collect rl_profile (also RL_PREFILL_PROFILE=1) */
+    bool profile; /* collect rl_profile (also RL_PREFILL_PROFILE=1) */
+    /* Where the routed experts come from: NULL uses them in place in the mapped file, else from this cache; everything else is
+     * then copied out of the mapping, whose pages a busy disk would push out of memory. Backends without a cache ignore it. */
+    const rl_experts_options *experts;
     bool repack_experts; /* re-encode the experts for the kernels too: faster, a copy of them in memory */
 } rl_backend_options;
 
@@ -158,6 +162,9 @@ typedef struct rl_backend_ops {
     /* Optional (NULL in backends without it): what was collected since open, of single-row passes or of the others. False when
      * profiling is off. */
     bool (*profile)(const rl_backend *b, bool decode, rl_profile *out);
+
+    /* Of the expert cache; false when experts are used in place. NULL: the backend has none. */
+    bool (*cache)(const rl_backend *b, rl_experts_stats *out);
 } rl_backend_ops;
 
 /* Every backend's objects begin with this. */

@@ -359,6 +359,8 @@ void rl_experts_begin_pass(rl_experts *x)
     pthread_mutex_lock(&x->lock);
     x->s.pass++;
     x->stats.passes++;
+    x->status = RL_OK;
+    atomic_store_explicit(&x->failed, false, memory_order_relaxed);
     unlock(x);
 }
 

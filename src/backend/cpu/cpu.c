@@ -23,6 +23,18 @@ typedef struct loading {
     rl_error *err;
 } loading;
 
+/* A copy in memory of our own, in the file's layout. */
+static rl_status own_matrix(const rl_matrix *src, rl_mm_matrix *out, rl_error *err)
+{
+    const size_t bytes = (size_t)(src->rows * src->row_bytes);
+    out->owned = rl_aligned_alloc(RL_CACHE_LINE, bytes, 1);
+    if (!out->owned) return rl_fail(err, RL_ERR_MEMORY, "no memory for a copy of %zu bytes", bytes);
+    memcpy(out->owned, src->data, bytes);
+    out->owned_bytes = bytes;
+    out->data = out->owned;
+    return RL_OK;
+}
+
 static rl_status load_matrix(loading *l, const rl_matrix *src, bool repack, rl_mm_matrix *out)
 {
     if (!src->data) return RL_OK;
@@ -32,6 +44,8 @@ static rl_status load_matrix(loading *l, const rl_matrix *src, bool repack, rl_m
         return RL_OK;
     }
     rl_status st = rl_mm_matrix_init(l->b->mm, src, repack, l->b->pool, out, l->err);
+    /* Beside an expert cache the page cache is nobody's: what every token reads must not depend on it. */
+    if (st == RL_OK && l->opt->experts && !out->owned && src->n == 1) st = own_matrix(src, out, l->err);
     if (st != RL_OK) return rl_error_prefix(l->err, "%s", src->tensor ? src->tensor->name : "a matrix");
     l->done += bytes;
     if (l->opt->progress && !l->opt->progress(l->opt->progress_ctx, (double)l->done / (double)l->total))
@@ -177,6 +191,7 @@ static void carve_scratch(cpu_backend *b, carver *c)
     s->joined = carve(c, hp->n_mtp ? n * 2 * e : 0, f);
     s->logits = carve(c, n * ne, f);
     s->probs = carve(c, n * ne, f);
+    s->next_logits = carve(c, n * ne, f);
     s->weights = carve(c, n * k, f);
     s->ids = carve(c, n * k, f);
     s->sgate = carve(c, n * hp->n_ff_shared, f);
@@ -266,6 +281,7 @@ static void cpu_close(rl_backend *backend)
     free(b->rope_freq);
     free(b->s.tap);
     rl_aligned_free(b->s.block);
+    rl_experts_close(b->experts);
     free(b->members);
     free((void *)b->counters);
     rl_pool_free(b->pool);
@@ -294,7 +310,12 @@ static rl_status open_parts(cpu_backend *b, const rl_backend_options *opt, rl_er
     load_all(&l);
     l.total = l.done + 1;
     l.done = 1;
-    return load_all(&l);
+    st = load_all(&l);
+    if (st != RL_OK || !opt->experts) return st;
+    /* The mapping has served. Its pages count against a container's limit until they are given back. */
+    for (uint32_t i = 0; i < rl_gguf_n_files(m->gguf); i++)
+        rl_mapping_advise(rl_gguf_mapping(m->gguf, i), 0, rl_gguf_mapping(m->gguf, i)->size, RL_ADVICE_DONTNEED);
+    return rl_experts_open(m, opt->experts, &b->experts, err);
 }
 
 static rl_status cpu_open(const rl_model *model, const rl_backend_options *opt, rl_backend **out, rl_error *err)
@@ -328,7 +349,8 @@ static void cpu_memory(const rl_backend *backend, rl_backend_memory *out)
 {
     const cpu_backend *b = (const cpu_backend *)backend;
     const rl_model *m = backend->model;
-    uint64_t weights = b->head.owned_bytes + b->eh_proj.owned_bytes + b->mtp_own_head.owned_bytes + layer_bytes(&b->mtp_layer);
+    uint64_t weights = b->embed.owned_bytes + b->mtp_embed.owned_bytes + b->head.owned_bytes + b->eh_proj.owned_bytes +
+                       b->mtp_own_head.owned_bytes + layer_bytes(&b->mtp_layer);
     for (uint32_t i = 0; i < m->hp.n_layer; i++)
         weights += layer_bytes(&b->layers[i]);
     *out = (rl_backend_memory){.weights = weights,
@@ -343,6 +365,13 @@ static bool cpu_get_profile(const rl_backend *backend, bool decode, rl_profile *
     const cpu_backend *b = (const cpu_backend *)backend;
     if (b->profile.on) *out = b->profile.kinds[decode];
     return b->profile.on;
+}
+
+static bool cpu_cache_stats(const rl_backend *backend, rl_experts_stats *out)
+{
+    const cpu_backend *b = (const cpu_backend *)backend;
+    if (b->experts) rl_experts_get_stats(b->experts, out);
+    return b->experts != NULL;
 }
 
 const rl_backend_ops rl_backend_cpu = {
@@ -366,4 +395,5 @@ const rl_backend_ops rl_backend_cpu = {
     .mtp_position = cpu_mtp_position,
     .mtp_truncate = cpu_mtp_truncate,
     .profile = cpu_get_profile,
+    .cache = cpu_cache_stats,
 };

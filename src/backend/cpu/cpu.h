@@ -78,6 +78,7 @@ typedef struct cpu_scratch {
     float *core;                     /* [n][max(vd, HD)] mixer before the output projection, gated in place */
     float *joined;                   /* [n][2E] MTP input */
     float *logits, *probs;           /* [n][NE] router */
+    float *next_logits;              /* [n][NE] the next layer's router on this layer's input, to read its experts ahead */
     float *weights, *ids;            /* [n][k]; ids as floats, for the tap and as the selection */
     float *sgate, *sup, *sscale;     /* [n][Fs] [n][Fs] [n] shared expert */
     float *hidden;                   /* [n * k][F] silu(gate) * up of every pair */
@@ -115,7 +116,9 @@ typedef struct cpu_backend {
     double *rope_freq, rope_scale;
     cpu_scratch s;
     cpu_member *members;
-    atomic_uint *counters; /* one per dynamic phase of a pass */
+    rl_experts *experts;         /* NULL: used in place */
+    atomic_uint *counters;       /* one per dynamic phase of a pass */
+    atomic_uint expert_items[2]; /* of the two phases of a wave of experts */
     uint32_t n_counters;
     cpu_profile profile;
     bool profile_log; /* RL_PREFILL_PROFILE=1: logged when the backend closes */
@@ -125,6 +128,7 @@ typedef struct cpu_backend {
 typedef struct cpu_pass {
     cpu_backend *b;
     uint32_t n_rows, n_segments, n_wanted, n_active;
+    uint32_t wave_begin, wave_end; /* of the active experts: those at hand together */
     bool mtp;
     const float *hidden_mtp; /* MTP: hidden states of the trunk */
     float *logits, *hidden;
@@ -178,6 +182,26 @@ static inline void cpu_my_rows(const cpu_worker *w, uint32_t *begin, uint32_t *e
 bool cpu_attention(cpu_worker *w, const cpu_layer *l, uint32_t layer);
 bool cpu_deltanet(cpu_worker *w, const cpu_layer *l, uint32_t layer);
 bool cpu_moe(cpu_worker *w, const cpu_layer *l, uint32_t layer);
+
+/* cpu_moe.c: the k largest of n numbers in decreasing order, ties to the lower index. */
+void cpu_largest(const float *x, uint32_t n, uint32_t k, uint32_t *best);
+
+/* cpu_cache.c: the experts in use. Member 0 opens and closes, alone between barriers. */
+void cpu_open_set(cpu_worker *w, uint32_t layer); /* and its first wave */
+void cpu_open_wave(cpu_worker *w);
+void cpu_close_set(cpu_worker *w);
+/* The expert that arrived as number `pos` of the wave: *i is its place among the active ones. Waits for it. False when it could
+ * not be read: the pass ends after this phase, see cpu_wave_failed. */
+bool cpu_wave_next(cpu_worker *w, uint32_t pos, uint32_t *i);
+bool cpu_wave_failed(cpu_worker *w); /* after a barrier */
+/* Part 0 gate, 1 up, 2 down of active expert i: matrix e of `matrix`. */
+typedef struct cpu_expert {
+    rl_mm_matrix matrix;
+    uint32_t e;
+} cpu_expert;
+cpu_expert cpu_expert_at(const cpu_worker *w, const rl_mm_matrix *all, uint32_t part, uint32_t i);
+/* The router to apply for a prediction, NULL when there is none to make. */
+const rl_mm_matrix *cpu_next_router(const cpu_worker *w, uint32_t layer);
 
 /* cpu_attn.c: query rows of an attention tile, for its buffers. */
 uint32_t cpu_attention_rows(const cpu_backend *b);

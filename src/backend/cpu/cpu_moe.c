@@ -12,7 +12,19 @@
 /* From this many rows on selection is shared by members; below, one does it while the others finish the shared expert. */
 #define SELECT_ROWS 32
 
-/* The k largest logits in decreasing order, ties to the lower index, and their renormalised probabilities. */
+void cpu_largest(const float *x, uint32_t n, uint32_t k, uint32_t *best)
+{
+    uint32_t count = 0;
+    for (uint32_t e = 0; e < n; e++) {
+        if (count == k && !(x[e] > x[best[k - 1]])) continue;
+        uint32_t at = count < k ? count++ : k - 1;
+        for (; at > 0 && x[e] > x[best[at - 1]]; at--)
+            best[at] = best[at - 1];
+        best[at] = e;
+    }
+}
+
+/* The k largest logits and their renormalised probabilities. */
 static void select_row(const cpu_backend *b, uint32_t row)
 {
     const rl_hparams *hp = &b->base.model->hp;
@@ -20,14 +32,8 @@ static void select_row(const cpu_backend *b, uint32_t row)
     const uint32_t ne = hp->n_expert, k = hp->n_expert_used;
     const float *logits = s->logits + (size_t)row * ne;
     float *probs = s->probs + (size_t)row * ne;
-    uint32_t best[RL_MAX_EXPERTS_USED] = {0}, n = 0;
-    for (uint32_t e = 0; e < ne; e++) {
-        if (n == k && !(logits[e] > logits[best[k - 1]])) continue;
-        uint32_t at = n < k ? n++ : k - 1;
-        for (; at > 0 && logits[e] > logits[best[at - 1]]; at--)
-            best[at] = best[at - 1];
-        best[at] = e;
-    }
+    uint32_t best[RL_MAX_EXPERTS_USED] = {0};
+    cpu_largest(logits, ne, k, best);
     memcpy(probs, logits, ne * sizeof(float));
     const float all = b->vec->exp_sum(probs, ne);
     float sum = 0;
@@ -110,6 +116,7 @@ static bool choose(cpu_worker *w, const cpu_layer *l, uint32_t layer)
         cpu_show_alone(w, RL_STAGE_ROUTER_IDS, layer, b->s.ids, k);
         cpu_show_alone(w, RL_STAGE_ROUTER_WEIGHTS, layer, b->s.weights, k);
         sort_pairs(p);
+        if (p->status == RL_OK) cpu_open_set(w, layer);
     }
     if (!split && w->size > 1) {
         /* Member 0 selects, the others take the rows of the shared expert. */
@@ -145,22 +152,25 @@ static uint32_t item_rows(uint32_t rows, uint32_t n_experts, uint32_t most, int 
     return block;
 }
 
+/* Gate and up of the wave's experts, in order of arrival. */
 static void experts_inner(cpu_worker *w, const cpu_layer *l)
 {
     const cpu_backend *b = w->b;
     cpu_pass *p = w->p;
     const cpu_scratch *s = &b->s;
     const uint32_t f = b->base.model->hp.n_ff_expert;
-    const uint32_t block = item_rows(f, p->n_active, CPU_EXPERT_ROWS, w->size), blocks = (f + block - 1) / block;
-    atomic_uint *counter = cpu_counter(w);
-    uint32_t item, stop;
-    while (rl_pool_next(counter, p->n_active * blocks, 1, &item, &stop)) {
-        const uint32_t i = item / blocks, e = s->active[i], begin = item % blocks * block;
+    const uint32_t n_wave = p->wave_end - p->wave_begin;
+    const uint32_t block = item_rows(f, n_wave, CPU_EXPERT_ROWS, w->size), blocks = (f + block - 1) / block;
+    uint32_t item, stop, i;
+    while (rl_pool_next(&w->b->expert_items[0], n_wave * blocks, 1, &item, &stop)) {
+        if (!cpu_wave_next(w, item / blocks, &i)) return;
+        const cpu_expert gate = cpu_expert_at(w, &l->gate_exps, 0, i), up = cpu_expert_at(w, &l->up_exps, 1, i);
+        const uint32_t begin = item % blocks * block;
         const uint32_t end = f - begin < block ? f : begin + block, first = s->active_begin[i], last = s->active_begin[i + 1];
         for (uint32_t pair = first; pair < last; pair += CPU_SLAB) {
             const uint32_t n = last - pair < CPU_SLAB ? last - pair : CPU_SLAB;
-            multiply_rows(w, &l->gate_exps, e, begin, end, &p->a_norm, s->pair_token + pair, n, w->my->gate - begin, block);
-            multiply_rows(w, &l->up_exps, e, begin, end, &p->a_norm, s->pair_token + pair, n, w->my->up - begin, block);
+            multiply_rows(w, &gate.matrix, gate.e, begin, end, &p->a_norm, s->pair_token + pair, n, w->my->gate - begin, block);
+            multiply_rows(w, &up.matrix, up.e, begin, end, &p->a_norm, s->pair_token + pair, n, w->my->up - begin, block);
             for (uint32_t j = 0; j < n; j++)
                 b->vec->silu_mul(w->my->gate + (size_t)j * block, w->my->up + (size_t)j * block,
                                  s->hidden + (size_t)(pair + j) * f + begin, end - begin);
@@ -169,11 +179,11 @@ static void experts_inner(cpu_worker *w, const cpu_layer *l)
             rl_mm_act_prepare(b->mm, &p->a_hidden, first, last);
     }
     if (w->id == 0 && b->profile.on)
-        cpu_profile_work(&w->b->profile, CPU_PHASE_EXPERT_IN,
-                         p->n_active * (l->gate_exps.matrix_bytes + l->up_exps.matrix_bytes),
-                         4ull * f * l->gate_exps.cols * s->active_begin[p->n_active]);
+        cpu_profile_work(&w->b->profile, CPU_PHASE_EXPERT_IN, n_wave * (l->gate_exps.matrix_bytes + l->up_exps.matrix_bytes),
+                         4ull * f * l->gate_exps.cols * (s->active_begin[p->wave_end] - s->active_begin[p->wave_begin]));
 }
 
+/* Adds the wave's part of the weighted sums; the last wave brings the shared expert. */
 static void experts_outer(cpu_worker *w, const cpu_layer *l)
 {
     const cpu_backend *b = w->b;
@@ -181,31 +191,34 @@ static void experts_outer(cpu_worker *w, const cpu_layer *l)
     const cpu_scratch *s = &b->s;
     const uint32_t e_dim = b->base.model->hp.n_embd, n = p->n_rows;
     const uint32_t block = item_rows(e_dim, 1, CPU_EXPERT_ROWS, w->size), blocks = (e_dim + block - 1) / block;
-    atomic_uint *counter = cpu_counter(w);
+    const bool last_wave = p->wave_end == p->n_active;
     uint32_t item, stop;
-    while (rl_pool_next(counter, blocks, 1, &item, &stop)) {
+    while (rl_pool_next(&w->b->expert_items[1], blocks, 1, &item, &stop)) {
         const uint32_t begin = item * block, end = e_dim - begin < block ? e_dim : begin + block, width = end - begin;
-        for (uint32_t row = 0; row < n; row++)
+        for (uint32_t row = 0; row < n && p->wave_begin == 0; row++)
             memset(s->experts + (size_t)row * e_dim + begin, 0, width * sizeof(float));
-        for (uint32_t i = 0; i < p->n_active; i++) {
+        for (uint32_t i = p->wave_begin; i < p->wave_end; i++) {
+            const cpu_expert down = cpu_expert_at(w, &l->down_exps, 2, i);
             const uint32_t last = s->active_begin[i + 1];
             for (uint32_t pair = s->active_begin[i]; pair < last; pair += CPU_SLAB) {
                 const uint32_t m = last - pair < CPU_SLAB ? last - pair : CPU_SLAB;
-                multiply_rows(w, &l->down_exps, s->active[i], begin, end, &p->a_hidden, s->iota + pair, m, w->my->gate - begin,
-                              block);
+                multiply_rows(w, &down.matrix, down.e, begin, end, &p->a_hidden, s->iota + pair, m, w->my->gate - begin, block);
                 for (uint32_t j = 0; j < m; j++)
                     b->vec->axpy(s->experts + (size_t)s->pair_token[pair + j] * e_dim + begin, s->pair_weight[pair + j],
                                  w->my->gate + (size_t)j * block, width);
             }
         }
+        if (!last_wave) continue;
         multiply_rows(w, &l->down_shared, 0, begin, end, &p->a_shared, s->iota, n, s->shared, e_dim);
         for (uint32_t row = 0; row < n; row++)
             b->vec->scale(s->shared + (size_t)row * e_dim + begin, s->sscale[row], width);
     }
     if (w->id == 0 && b->profile.on)
-        cpu_profile_work(
-            &w->b->profile, CPU_PHASE_EXPERT_OUT, p->n_active * l->down_exps.matrix_bytes + l->down_shared.matrix_bytes,
-            2ull * e_dim * ((uint64_t)l->down_exps.cols * s->active_begin[p->n_active] + (uint64_t)l->down_shared.cols * n));
+        cpu_profile_work(&w->b->profile, CPU_PHASE_EXPERT_OUT,
+                         (p->wave_end - p->wave_begin) * l->down_exps.matrix_bytes + last_wave * l->down_shared.matrix_bytes,
+                         2ull * e_dim *
+                             ((uint64_t)l->down_exps.cols * (s->active_begin[p->wave_end] - s->active_begin[p->wave_begin]) +
+                              (uint64_t)l->down_shared.cols * n * last_wave));
 }
 
 bool cpu_moe(cpu_worker *w, const cpu_layer *l, uint32_t layer)
@@ -214,17 +227,27 @@ bool cpu_moe(cpu_worker *w, const cpu_layer *l, uint32_t layer)
     const cpu_scratch *s = &w->b->s;
     const rl_hparams *hp = &w->b->base.model->hp;
     const uint32_t n = p->n_rows;
+    const rl_mm_matrix *next = cpu_next_router(w, layer);
     const cpu_product in[] = {{&l->router, &p->a_norm, NULL, n, s->logits, hp->n_expert},
                               {&l->gate_shared, &p->a_norm, NULL, n, s->sgate, hp->n_ff_shared},
-                              {&l->up_shared, &p->a_norm, NULL, n, s->sup, hp->n_ff_shared}};
-    cpu_multiply(w, CPU_PHASE_ROUTER, in, 3);
+                              {&l->up_shared, &p->a_norm, NULL, n, s->sup, hp->n_ff_shared},
+                              {next, &p->a_norm, NULL, n, s->next_logits, hp->n_expert}};
+    cpu_multiply(w, CPU_PHASE_ROUTER, in, next ? 4 : 3);
     cpu_sync(w, CPU_PHASE_ROUTER);
     if (!cpu_show(w, RL_STAGE_ROUTER_LOGITS, layer, s->logits, hp->n_expert)) return false;
     if (!choose(w, l, layer)) return false;
-    experts_inner(w, l);
-    cpu_sync(w, CPU_PHASE_EXPERT_IN);
-    experts_outer(w, l);
-    cpu_sync(w, CPU_PHASE_EXPERT_OUT);
+    for (;;) {
+        const bool last = p->wave_end == p->n_active;
+        experts_inner(w, l);
+        cpu_sync(w, CPU_PHASE_EXPERT_IN);
+        if (cpu_wave_failed(w)) return false;
+        experts_outer(w, l);
+        cpu_sync(w, CPU_PHASE_EXPERT_OUT);
+        if (last) break;
+        if (w->id == 0) cpu_open_wave(w);
+        cpu_sync(w, CPU_PHASE_SELECT);
+    }
+    if (w->id == 0) cpu_close_set(w);
     return cpu_show(w, RL_STAGE_EXPERTS, layer, s->experts, hp->n_embd) &&
            cpu_show(w, RL_STAGE_SHARED, layer, s->shared, hp->n_embd);
 }

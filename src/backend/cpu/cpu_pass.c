@@ -131,6 +131,7 @@ static void mtp_block(void *ctx, int id)
 static void begin_pass(cpu_pass *p)
 {
     cpu_backend *b = p->b;
+    if (b->experts) rl_experts_begin_pass(b->experts);
     const rl_hparams *hp = &b->base.model->hp;
     const cpu_scratch *s = &b->s;
     const uint32_t n = p->n_rows, e = hp->n_embd, k = hp->n_expert_used, f = hp->n_ff_expert;
@@ -144,6 +145,18 @@ static void begin_pass(cpu_pass *p)
     for (uint32_t i = 0; i < b->n_counters; i++)
         atomic_store_explicit(&b->counters[i], 0, memory_order_relaxed);
     if (b->profile.on) cpu_profile_begin(&b->profile, n);
+}
+
+/* Runs the members; the status of the pass. */
+static rl_status run_pass(cpu_pass *p, rl_pool_fn members, rl_error *err)
+{
+    cpu_backend *b = p->b;
+    begin_pass(p);
+    rl_pool_run(b->pool, members, p);
+    if (b->experts) rl_experts_end(b->experts);
+    if (p->status == RL_OK) return RL_OK;
+    if (b->experts && rl_experts_failed(b->experts)) return rl_experts_error(b->experts, err);
+    return rl_fail(err, p->status, "the pass was ended by its observer");
 }
 
 rl_status cpu_forward(rl_backend *backend, const rl_pass *pass, rl_error *err)
@@ -176,9 +189,8 @@ rl_status cpu_forward(rl_backend *backend, const rl_pass *pass, rl_error *err)
         s->tap = rl_alloc(b->max_rows, b->base.model->hp.dn_key_dim * sizeof(float));
         if (!s->tap) return rl_fail(err, RL_ERR_MEMORY, "no memory to show the stages of %u rows", b->max_rows);
     }
-    begin_pass(&p);
-    rl_pool_run(b->pool, trunk, &p);
-    if (p.status != RL_OK) return rl_fail(err, p.status, "the pass was ended by its observer");
+    const rl_status st = run_pass(&p, trunk, err);
+    if (st != RL_OK) return st;
     for (uint32_t i = 0; i < p.n_segments; i++)
         s->segments[i].seq->pos += s->segments[i].n;
     return RL_OK;
@@ -209,8 +221,8 @@ rl_status cpu_mtp(rl_backend *backend, rl_seq *seq, const int32_t *ids, const fl
             b->s.row_segment[i] = 0;
             b->s.wanted[i] = i;
         }
-        begin_pass(&p);
-        rl_pool_run(b->pool, mtp_block, &p);
+        const rl_status st = run_pass(&p, mtp_block, err);
+        if (st != RL_OK) return st;
         q->mtp_pos += rows;
         done += rows;
     }

@@ -9,6 +9,7 @@
 void cpu_sync(cpu_worker *w, cpu_phase phase)
 {
     rl_pool_barrier(w->b->pool);
+    if (w->id == 0 && w->b->experts) rl_experts_poll(w->b->experts);
     if (w->id == 0 && w->b->profile.on) cpu_profile_end(&w->b->profile, phase);
 }
 
