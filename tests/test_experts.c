@@ -1,6 +1,6 @@
 /* The expert cache without a backend: what is handed out is what the file holds, whatever the budget, the way of reading, the
  * faults and the cancellations; and the budget is kept. */
-#include "support/support.h"
+#include "support/faults.h"
 #include "support/tiny_model.h"
 
 #include "base/pool.h"
@@ -88,34 +88,6 @@ static void check_budget(rl_experts *x)
     rl_experts_get_stats(x, &s);
     assert_true(s.used <= s.budget);
     assert_true(s.overhead <= s.used);
-}
-
-/* ---- Faults ----------------------------------------------------------------------------------------------------------------
- */
-
-typedef struct faults {
-    rl_rng rng;
-    uint32_t shorten, interrupt, fail, delay; /* one in so many, 0 never */
-    int error;
-} faults;
-
-static bool one_in(faults *f, uint32_t n)
-{
-    return n > 0 && rl_rng_below(&f->rng, n) == 0;
-}
-
-static int64_t inject(void *ctx, const rl_io_read *r, int64_t result)
-{
-    faults *f = ctx;
-    if (one_in(f, f->delay)) usleep(rl_rng_below(&f->rng, 300));
-    if (one_in(f, f->fail)) return -f->error;
-    if (one_in(f, f->interrupt)) return -EINTR;
-    if (result > 1 && one_in(f, f->shorten)) {
-        const int64_t less = 1 + (int64_t)rl_rng_below(&f->rng, (uint32_t)(result - 1));
-        memset(r->dst + r->done + less, 0xee, (size_t)(result - less));
-        return less;
-    }
-    return result;
 }
 
 /* ---- Tests -----------------------------------------------------------------------------------------------------------------
@@ -319,7 +291,7 @@ static void survives_short_and_interrupted_reads(void **state)
     for (int way = 0; way < 4; way++) {
         faults f = {.rng = rl_rng_seed((uint64_t)way + 1), .shorten = 2, .interrupt = 5, .delay = 20};
         rl_io_options io = {
-            .engine = way & 1 ? RL_IO_THREADS : RL_IO_AUTO, .no_direct = way & 2, .fault = inject, .fault_ctx = &f};
+            .engine = way & 1 ? RL_IO_THREADS : RL_IO_AUTO, .no_direct = way & 2, .fault = inject_faults, .fault_ctx = &f};
         rl_experts *x = open_cache(m, least, io);
         rl_rng rng = rl_rng_seed(77);
         for (int pass = 0; pass < 10; pass++) {
@@ -351,7 +323,7 @@ static void a_failing_disk_is_named_and_survived(void **state)
     rl_assert_ok(rl_experts_bounds(m, &least, &all, &err), &err);
     for (int way = 0; way < 2; way++) {
         faults f = {.rng = rl_rng_seed(3), .error = EIO, .shorten = 3};
-        rl_io_options io = {.engine = way ? RL_IO_THREADS : RL_IO_AUTO, .fault = inject, .fault_ctx = &f};
+        rl_io_options io = {.engine = way ? RL_IO_THREADS : RL_IO_AUTO, .fault = inject_faults, .fault_ctx = &f};
         rl_experts *x = open_cache(m, least, io);
         rl_rng rng = rl_rng_seed(8);
         int failed = 0;
@@ -536,7 +508,7 @@ static void members_share_a_wave(void **state)
     for (int way = 0; way < 2; way++) {
         team_visit t = {
             .m = m, .pool = pool, .layer = 3, .rng = rl_rng_seed(9), .f = {.rng = rl_rng_seed(4), .shorten = 5, .delay = 10}};
-        rl_io_options io = {.engine = way ? RL_IO_THREADS : RL_IO_AUTO, .fault = inject, .fault_ctx = &t.f};
+        rl_io_options io = {.engine = way ? RL_IO_THREADS : RL_IO_AUTO, .fault = inject_faults, .fault_ctx = &t.f};
         t.x = open_cache(m, least + (all - least) / 5, io);
         rl_pool_run(pool, visit_as_team, &t);
         assert_int_equal(atomic_load(&t.wrong), 0);

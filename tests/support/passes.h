@@ -13,6 +13,7 @@ typedef struct pass_options {
     const char *isa; /* NULL = "auto" */
     uint32_t max_rows;
     bool profile, repack_experts;
+    const rl_experts_options *experts; /* NULL: in place */
 } pass_options;
 
 rl_backend *pass_open(const rl_model *m, pass_options o);
