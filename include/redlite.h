@@ -348,6 +348,7 @@ typedef struct rl_engine_options {
     uint32_t batch;         /* rows of a prefill pass, at most RL_MAX_BATCH; 0 (default): the engine's choice */
     rl_residency residency; /* default RL_RESIDENCY_AUTO */
     uint64_t cache_bytes;   /* RL_RESIDENCY_BOUNDED: a hard limit for the expert cache and what it takes to run it */
+    bool profile;           /* collect what rl_engine_profile tells; costs a few clock reads a layer */
     /* Loading, done of total in arbitrary units; may be NULL. */
     rl_progress_fn progress;
     void *progress_ctx;
@@ -405,6 +406,23 @@ typedef struct rl_cache_stats {
 } rl_cache_stats;
 /* False (and *out zero but for residency) when experts are used in place. */
 bool rl_engine_cache_stats(const rl_engine *e, rl_cache_stats *out);
+
+/* Where the time of passes went since opening, by the backend's own phases; decode is passes of single rows, the rest is
+ * prefill. Bytes and FLOPs are computed from shapes: what a phase must move at least once, and two per multiply-add. */
+#define RL_PROFILE_STAGES_MAX 32
+typedef struct rl_profile_stage {
+    const char *name;
+    uint64_t calls, bytes, flops;
+    double seconds;
+} rl_profile_stage;
+typedef struct rl_profile {
+    uint64_t passes, rows;
+    double seconds;
+    uint32_t n_stages;
+    rl_profile_stage stages[RL_PROFILE_STAGES_MAX];
+} rl_profile;
+/* False when nothing was collected: the option is off, the backend has no profile, or there was no such pass. */
+bool rl_engine_profile(const rl_engine *e, bool decode, rl_profile *out);
 
 /* ---- Sessions -------------------------------------------------------------------------------------------------------- */
 

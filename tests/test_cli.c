@@ -533,6 +533,10 @@ static void test_measures(void **state)
     for (size_t i = 0; i < 6; i++)
         assert_true(json_real_value(json_object_get(json_array_get(list, i), "median_tokens_per_second")) > 0);
     json_decref(o);
+    r = RUN("bench", "-m", model, "-p", "16", "-n", "2", "-r", "1", "--profile", "--backend", "cpu");
+    CHECK(r, 0, "| pp16", "decode: ");
+    r = RUN("bench", "-m", model, "-p", "16", "-n", "2", "-r", "1", "--profile", "--backend", "ref");
+    CHECK(r, 0, "| tg2", "backend ref has no profile");
     r = RUN("synth", "--plan");
     CHECK(r, 0, "tensors", NULL);
     r = RUN("synth", "--preset", "huge", "--plan");

@@ -102,21 +102,6 @@ typedef struct rl_backend_memory {
     uint64_t seq_per_token;
 } rl_backend_memory;
 
-/* Where the time of passes went, by the backend's own phases. Bytes and FLOPs are computed from shapes: what a phase must move
- * at least once, and two per multiply-add. */
-#define RL_PROFILE_STAGES_MAX 32
-typedef struct rl_profile_stage {
-    const char *name;
-    uint64_t calls, bytes, flops;
-    double seconds;
-} rl_profile_stage;
-typedef struct rl_profile {
-    uint64_t passes, rows;
-    double seconds;
-    uint32_t n_stages;
-    rl_profile_stage stages[RL_PROFILE_STAGES_MAX];
-} rl_profile;
-
 typedef struct rl_backend_ops {
     const char *name; /* "ref", "cpu", ... */
     /* model must outlive the backend. */

@@ -64,7 +64,7 @@ typedef struct cli_engine_values {
     const char *model, *backend, *isa;
     uint32_t threads, context, batch;
     int precision, kv;
-    bool quiet;
+    bool quiet, profile;
 } cli_engine_values;
 extern cli_engine_values cli_engine;
 
@@ -73,6 +73,8 @@ extern cli_engine_values cli_engine;
 const char *cli_model_path(void);
 /* Opens with the values above; false after an error message, *status then holds the exit status. */
 bool cli_open_engine(rl_engine **out, int *status);
+/* The tables of --profile on stderr; nothing without it. */
+void cli_print_profile(const rl_engine *e);
 /* A vocabulary only. */
 bool cli_open_tokenizer(rl_tokenizer **out, int *status);
 

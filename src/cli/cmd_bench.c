@@ -140,6 +140,20 @@ static int run_all(results *r)
     return status;
 }
 
+static json_t *profile_json(const rl_engine *e, bool decode)
+{
+    rl_profile p;
+    if (!rl_engine_profile(e, decode, &p)) return json_null();
+    json_t *o = json_pack("{s:I, s:I, s:f}", "passes", (json_int_t)p.passes, "rows", (json_int_t)p.rows, "seconds", p.seconds);
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < p.n_stages; i++)
+        json_array_append_new(list, json_pack("{s:s, s:f, s:I, s:I, s:I}", "phase", p.stages[i].name, "seconds",
+                                              p.stages[i].seconds, "bytes", (json_int_t)p.stages[i].bytes, "flops",
+                                              (json_int_t)p.stages[i].flops, "calls", (json_int_t)p.stages[i].calls));
+    json_object_set_new(o, "phases", list);
+    return o;
+}
+
 static json_t *settings_json(const rl_engine *e)
 {
     const rl_model_info *m = rl_engine_info(e);
@@ -192,6 +206,10 @@ int cmd_bench(int argc, char **argv)
     if (opt.json) {
         json_t *o = settings_json(r.e);
         json_object_set(o, "results", r.list);
+        if (cli_engine.profile) {
+            json_object_set_new(o, "profile_prefill", profile_json(r.e, false));
+            json_object_set_new(o, "profile_decode", profile_json(r.e, true));
+        }
         char *text = json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
         json_decref(o);
         if (text) {
@@ -201,6 +219,7 @@ int cmd_bench(int argc, char **argv)
         free(text);
     }
     json_decref(r.list);
+    cli_print_profile(r.e);
     rl_engine_close(r.e);
     int written = cli_out_status();
     return status == CLI_EXIT_OK ? written : status;

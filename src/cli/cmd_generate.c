@@ -283,6 +283,7 @@ static int generate(rl_engine *e, const int32_t *ids, size_t n, timing *t)
     if (a.failed) fprintf(stderr, "redlite: no memory for the answer\n");
     int written = cli_out_status();
     if (st == RL_OK && opt.stats) print_stats(e, t);
+    if (st == RL_OK) cli_print_profile(e);
     if (status == CLI_EXIT_OK) status = a.failed ? CLI_EXIT_FAILURE : written;
     if (status == CLI_EXIT_OK && cli_interrupted()) status = CLI_EXIT_INTERRUPTED;
     rl_sampler_free(sampler);

@@ -185,6 +185,7 @@ const cli_option cli_engine_options[] = {
      .max = RL_MAX_BATCH,
      .arg = "N",
      .help = "tokens of a prefill pass, 0 (default): automatic"},
+    {.name = "profile", .kind = CLI_FLAG, .value = &cli_engine.profile, .help = "where the time went, per phase, on stderr"},
     {0}};
 
 const cli_option cli_output_options[] = {
@@ -238,6 +239,7 @@ bool cli_open_engine(rl_engine **engine, int *status)
     o.threads = (int)cli_engine.threads;
     o.context = cli_engine.context;
     o.batch = cli_engine.batch;
+    o.profile = cli_engine.profile;
     o.progress = cli_show_progress;
     o.progress_ctx = &progress;
     rl_error err = {0};
@@ -246,6 +248,30 @@ bool cli_open_engine(rl_engine **engine, int *status)
     if (st == RL_OK) return true;
     *status = cli_error(&err);
     return false;
+}
+
+static void print_profile(const char *kind, const rl_profile *p)
+{
+    fprintf(stderr, "\n%s: %llu passes, %llu rows, %.3f s\n%-16s %9s %8s %10s %10s %10s\n", kind, (unsigned long long)p->passes,
+            (unsigned long long)p->rows, p->seconds, "phase", "ms/pass", "share", "GB/s", "GFLOP/s", "calls");
+    for (uint32_t i = 0; i < p->n_stages; i++) {
+        const rl_profile_stage *s = &p->stages[i];
+        if (s->seconds <= 0) continue;
+        fprintf(stderr, "%-16s %9.3f %6.1f %% %10.2f %10.2f %10llu\n", s->name, 1e3 * s->seconds / (double)p->passes,
+                100 * s->seconds / p->seconds, (double)s->bytes / s->seconds / 1e9, (double)s->flops / s->seconds / 1e9,
+                (unsigned long long)s->calls);
+    }
+}
+
+void cli_print_profile(const rl_engine *e)
+{
+    rl_profile p;
+    if (!cli_engine.profile) return;
+    bool prefill = rl_engine_profile(e, false, &p);
+    if (prefill) print_profile("prefill", &p);
+    bool decode = rl_engine_profile(e, true, &p);
+    if (decode) print_profile("decode", &p);
+    if (!prefill && !decode) fprintf(stderr, "backend %s has no profile\n", rl_engine_backend(e));
 }
 
 bool cli_open_tokenizer(rl_tokenizer **t, int *status)

@@ -114,6 +114,7 @@ static rl_status open_backend(rl_engine *e, const rl_engine_options *o, rl_error
                              .threads = o->threads,
                              .isa = o->isa ? o->isa : "auto",
                              .max_rows = e->max_rows,
+                             .profile = o->profile,
                              .progress = o->progress ? forward_progress : NULL,
                              .progress_ctx = (void *)o};
     rl_status st = rl_isa_parse(bo.isa, &e->isa, err);
@@ -225,6 +226,12 @@ void rl_engine_memory_info(const rl_engine *e, rl_engine_memory *out)
                               .session_per_token = m.seq_per_token + sizeof(int32_t),
                               .mark =
                                   e->backend->ops->snapshot_bytes(e->backend) + (uint64_t)e->model->hp.n_vocab * sizeof(float)};
+}
+
+bool rl_engine_profile(const rl_engine *e, bool decode, rl_profile *out)
+{
+    const rl_backend_ops *ops = e->backend->ops;
+    return ops->profile && ops->profile(e->backend, decode, out) && out->passes > 0;
 }
 
 rl_status rl_engine_check_ids(const rl_engine *e, const int32_t *ids, size_t n, rl_error *err)
