@@ -6,7 +6,7 @@ FUZZ_SECONDS ?= 60
 SOURCES = $(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.m')
 C_SOURCES = $(shell git ls-files 'src/*.c' 'tests/*.c' 'bench/*.c')
 
-.PHONY: build cuda run test asan tsan fuzz format format-check tidy coverage install clean help
+.PHONY: build cuda run test parity asan tsan fuzz format format-check tidy coverage install clean help
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1	\2/p' Makefile | expand -t 22
@@ -30,6 +30,9 @@ run: build ## generate a short text with the bundled model
 
 test: build ## all tests
 	@ctest --test-dir build --output-on-failure -j$(JOBS)
+
+parity: build ## live comparison with a prebuilt llama.cpp
+	@scripts/parity.sh
 
 asan: build/.setup ## tests with the address and undefined behaviour sanitizers
 	@cmake --preset asan
