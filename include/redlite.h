@@ -700,6 +700,24 @@ typedef struct rl_bench_case {
 rl_status rl_bench_run(rl_engine *e, const rl_bench_case *c, uint32_t reps, bool warm_up, double *seconds,
                        rl_progress_fn progress, void *ctx, rl_error *err);
 
+/* Speed of the CPU's matrix kernels alone, on the calling thread, on random weights. */
+typedef struct rl_kernel_options {
+    const char *type; /* of the weights: "Q4_K", "iq2_xxs", ... (any case) */
+    const char *isa;  /* as rl_engine_options */
+    rl_precision precision;
+    bool repack;         /* the layout re-encoded for the kernels instead of the file's */
+    uint32_t tokens;     /* activation rows: 1 is decode */
+    uint32_t rows, cols; /* of each matrix; cols a multiple of 256 */
+    uint64_t bytes;      /* matrices are walked in turn until they add up to this: larger than the caches measures memory */
+    double seconds;      /* lower bound of the measured time */
+} rl_kernel_options;
+typedef struct rl_kernel_speed {
+    bool repacked;           /* false when the type has no other layout */
+    double bytes_per_weight; /* of the layout used */
+    double bytes_per_second, weights_per_second, macs_per_second;
+} rl_kernel_speed;
+rl_status rl_kernel_measure(const rl_kernel_options *o, rl_kernel_speed *out, rl_error *err);
+
 /* ---- Models with random weights -------------------------------------------------------------------------------------- */
 
 /* Such a file opens, runs and costs what a real one of its shape costs, so that loading and speed can be measured and tested

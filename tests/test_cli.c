@@ -537,6 +537,13 @@ static void test_measures(void **state)
     CHECK(r, 0, "| pp16", "decode: ");
     r = RUN("bench", "-m", model, "-p", "16", "-n", "2", "-r", "1", "--profile", "--backend", "ref");
     CHECK(r, 0, "| tg2", "backend ref has no profile");
+    r = RUN("kernel-bench", "--type", "q4_k", "--tokens", "1,4", "--mib", "1", "--seconds", "0.002", "--json");
+    o = json_output(&r);
+    assert_int_equal(json_array_size(o), 2);
+    assert_true(json_real_value(json_object_get(json_array_get(o, 1), "macs_per_second")) > 0);
+    json_decref(o);
+    r = RUN("kernel-bench", "--type", "q9");
+    CHECK(r, 1, NULL, "no weight type \"q9\"");
     r = RUN("synth", "--plan");
     CHECK(r, 0, "tensors", NULL);
     r = RUN("synth", "--preset", "huge", "--plan");

@@ -20,6 +20,7 @@ static const command commands[] = {
     {"info", "shape, layers, types, bytes and memory of a model", cmd_info},
     {"parity", "compare one backend with another, stage by stage", cmd_parity},
     {"bench", "time prefill and decode", cmd_bench},
+    {"kernel-bench", "time the matrix kernels alone", cmd_kernel_bench},
     {"synth", "write a model with random weights at a real shape", cmd_synth},
     {"kernel-selftest", "check every GPU kernel against plain code", cmd_kernel_selftest},
     {"version", "version, processor and backends", cmd_version},
