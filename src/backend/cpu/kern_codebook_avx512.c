@@ -132,6 +132,7 @@ INLINE void iq1_levels(__m512i low, __m512i high, __m512i *lo, __m512i *hi)
 INLINE void iq1_emit(sink *s, int b, __m512i lo, __m512i hi, __m512i extra, __m512i table)
 {
     const __m512i level = _mm512_set1_epi8(3);
+    UNROLL
     for (int l = 0; l < 4; l++) {
         const int at = 8 * l;
         const __m512i x = take(extra, at, at, at, at);
@@ -146,6 +147,7 @@ INLINE void decode_iq1_m(sink *s, const uint8_t *planes, const uint8_t *scales)
     (void)scales;
     const __m512i table = TABLE64(IQ1_CODE), scale_bits = _mm512_set1_epi8(0x38);
     block_begin(s);
+    UNROLL
     for (int b = 0; b < 8; b++) {
         const __m512i h = plane(planes, 8 + b / 2);
         const int at = 16 * (b % 2), u = 16 * (b / 2 % 2) + 6 * (b % 2) - 3;
@@ -169,6 +171,7 @@ INLINE void decode_iq1_s(sink *s, const uint8_t *planes, const uint8_t *scales)
 {
     const __m512i table = TABLE64(IQ1_CODE), scale_bits = _mm512_set1_epi8(0x38);
     block_begin(s);
+    UNROLL
     for (int b = 0; b < 8; b++) {
         const __m512i h = plane(planes, 8 + b / 2);
         const int at = 16 * (b % 2);
@@ -202,6 +205,7 @@ INLINE __m512i even_signs(__m512i selectors)
 INLINE void iq2_emit16(sink *s, int b, int h, __m512i lo, __m512i hi, __m512i signs, __m512i table)
 {
     const __m512i level = _mm512_set1_epi8(3);
+    UNROLL
     for (int l = 2 * h; l < 2 * h + 2; l++) {
         const int at = 8 * l;
         const __m512i s0 = take(signs, at - 2, at - 1, at, at + 1), s1 = take(signs, at + 2, at + 3, at + 4, at + 5);
@@ -226,6 +230,7 @@ INLINE void decode_iq2_xxs(sink *s, const uint8_t *planes, const uint8_t *scales
 {
     const __m512i table = TABLE64(IQ2_CODE);
     block_begin(s);
+    UNROLL
     for (int b = 0; b < 8; b++) {
         const __m512i index = plane(planes, 2 * b), rest = plane(planes, 2 * b + 1);
         const __mmask64 k7 = _mm512_movepi8_mask(index);
@@ -252,6 +257,7 @@ INLINE void decode_iq2_xs(sink *s, const uint8_t *planes, const uint8_t *scales)
 {
     const __m512i table = TABLE64(IQ2_CODE);
     block_begin(s);
+    UNROLL
     for (int b = 0; b < 8; b++) {
         const __m512i f0 = plane(planes, 2 * b), f1 = plane(planes, 2 * b + 1);
         const __m512i index = _mm512_permutex2var_epi8(f0, bytes_of_fields(0), f1);
@@ -259,6 +265,7 @@ INLINE void decode_iq2_xs(sink *s, const uint8_t *planes, const uint8_t *scales)
         const __mmask64 k7 = _mm512_movepi8_mask(index), k8 = bit_mask(upper, 0);
         const __m512i lo = table512(iq2xs_lo, index, k7, k8), hi = table512(iq2xs_hi, index, k7, k8);
         const __m512i signs = even_signs(_mm512_srli_epi16(upper, 1));
+        UNROLL
         for (int h = 0; h < 2; h++) {
             const int g = 2 * b + h;
             group16_begin(s, g);
@@ -274,12 +281,14 @@ INLINE void decode_iq2_s(sink *s, const uint8_t *planes, const uint8_t *scales)
 {
     const __m512i table = TABLE64(IQ2_CODE);
     block_begin(s);
+    UNROLL
     for (int b = 0; b < 8; b++) {
         const int at = 8 * (b % 4);
         const __m512i index = plane(planes, b), signs = plane(planes, 8 + b);
         const __m512i upper = take(plane(planes, 16 + b / 4), at, at + 2, at + 4, at + 6);
         const __mmask64 k7 = _mm512_movepi8_mask(index), k8 = bit_mask(upper, 0), k9 = bit_mask(upper, 1);
         const __m512i lo = table1024(iq2s_lo, index, k7, k8, k9), hi = table1024(iq2s_hi, index, k7, k8, k9);
+        UNROLL
         for (int h = 0; h < 2; h++) {
             const int g = 2 * b + h;
             group16_begin(s, g);
@@ -310,6 +319,7 @@ INLINE void iq3_emit16(sink *s, int b, int h, __m512i lo, __m512i hi, __m512i si
     const __m512i a = _mm512_unpacklo_epi8(lo, hi), c = _mm512_unpackhi_epi8(lo, hi);
     const __m512i q01 = _mm512_castps_si512(_mm512_shuffle_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(c), 0x88));
     const __m512i q23 = _mm512_castps_si512(_mm512_shuffle_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(c), 0xdd));
+    UNROLL
     for (int j = 0; j < 4; j++) {
         const __m512i v = j < 2 ? q01 : q23;
         const int at = 16 * (j % 2), sign = 16 * h + 4 * j - 3;
@@ -324,9 +334,11 @@ INLINE void decode_iq3_xxs(sink *s, const uint8_t *planes, const uint8_t *scales
 {
     const __m512i table = TABLE64(IQ3XXS_CODE);
     block_begin(s);
+    UNROLL
     for (int b = 0; b < 8; b++) {
         const __m512i rest = plane(planes, 16 + b), signs = even_signs(take(rest, 0, 7, 14, 21));
         group32_begin(s, b);
+        UNROLL
         for (int h = 0; h < 2; h++) {
             const __m512i index = plane(planes, 2 * b + h);
             const __mmask64 k7 = _mm512_movepi8_mask(index);
@@ -342,9 +354,11 @@ INLINE void decode_iq3_s(sink *s, const uint8_t *planes, const uint8_t *scales)
 {
     const __m512i table = TABLE64(IQ3S_CODE);
     block_begin(s);
+    UNROLL
     for (int b = 0; b < 8; b++) {
         const __m512i signs = plane(planes, 18 + b);
         group32_begin(s, b);
+        UNROLL
         for (int h = 0; h < 2; h++) {
             const __m512i index = plane(planes, 2 * b + h);
             const int at = 8 * (b % 4) + 4 * h;

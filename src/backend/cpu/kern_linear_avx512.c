@@ -28,8 +28,10 @@ INLINE __m512i table16(const int8_t *values)
 /* Words 0..3 of nibbles: the low ones are columns 0..15, the high ones 16..31. */
 INLINE void nibbles32(sink *s, int g, const uint8_t *planes, __m512i table)
 {
+    UNROLL
     for (int j = 0; j < 4; j++)
         emit(s, 8 * g + j, lookup(plane(planes, j), table));
+    UNROLL
     for (int j = 0; j < 4; j++)
         emit(s, 8 * g + 4 + j, lookup(_mm512_srli_epi32(plane(planes, j), 4), table));
 }
@@ -67,6 +69,7 @@ INLINE void decode_q5_0(sink *s, int g, const uint8_t *planes, const uint8_t *sc
 #define Q5_0(i) (char)(((i)&31) - 16 + 128)
     const __m512i table = TABLE64(Q5_0), low = _mm512_set1_epi8(15), bits = plane(planes, 0);
     group32_begin(s, g);
+    UNROLL
     for (int j = 0; j < 8; j++) {
         const __m512i v = _mm512_srli_epi32(plane(planes, 1 + j % 4), j < 4 ? 0 : 4);
         const __m512i fifth = take(bits, 4 * j - 4, 4 * j - 3, 4 * j - 2, 4 * j - 1); /* bit 4 of each byte */
@@ -78,6 +81,7 @@ INLINE void decode_q5_0(sink *s, int g, const uint8_t *planes, const uint8_t *sc
 INLINE void decode_q8_0(sink *s, int g, const uint8_t *planes, const uint8_t *scales)
 {
     group32_begin(s, g);
+    UNROLL
     for (int j = 0; j < 8; j++)
         emit(s, 8 * g + j, _mm512_xor_si512(plane(planes, j), _mm512_set1_epi8((char)128)));
     block32_end(s, g, half_scales(scales));
@@ -113,6 +117,7 @@ INLINE void scales_k4(const uint8_t *planes, __m512i sc[2], __m512i mn[2])
 
 INLINE void offsets_k4(sink *s, const __m512i mn[2])
 {
+    UNROLL
     for (int p = 0; p < 4; p++) { /* bytes 2 (p % 2) and the next as 16-bit halves */
         const __m512i v = p % 2 ? _mm512_srli_epi32(mn[p / 2], 16) : mn[p / 2];
         const __m512i low = _mm512_and_si512(v, _mm512_set1_epi32(0xff));
@@ -133,8 +138,10 @@ INLINE void decode_q4_k(sink *s, const uint8_t *planes, const uint8_t *scales)
     const __m512i low = _mm512_set1_epi8(15);
     block_begin(s);
     scales_k4(planes, sc, mn);
+    UNROLL
     for (int g = 0; g < 8; g++) {
         group_begin(s);
+        UNROLL
         for (int j = 0; j < 8; j++)
             emit(s, 8 * g + j, _mm512_and_si512(_mm512_srli_epi32(plane(planes, 4 + 8 * (g / 2) + j), g % 2 ? 4 : 0), low));
         group_end(s, g, byte_of(sc[g / 4], g % 4));
@@ -152,8 +159,10 @@ INLINE void decode_q5_k(sink *s, const uint8_t *planes, const uint8_t *scales)
     const __m512i low = _mm512_set1_epi8(15), fifth = _mm512_set1_epi8(16);
     block_begin(s);
     scales_k4(planes, sc, mn);
+    UNROLL
     for (int g = 0; g < 8; g++) {
         group_begin(s);
+        UNROLL
         for (int j = 0; j < 8; j++) {
             const __m512i v = _mm512_srli_epi32(plane(planes, 12 + 8 * (g / 2) + j), g % 2 ? 4 : 0), h = plane(planes, 4 + j);
             const __m512i top = g < 4 ? _mm512_slli_epi32(h, 4 - g) : _mm512_srli_epi32(h, g - 4);
@@ -174,10 +183,12 @@ INLINE void decode_q2_k(sink *s, const uint8_t *planes, const uint8_t *scales)
     const __m512i table = TABLE64(Q2_K), code = _mm512_set1_epi8(3);
     __m512 d, dm;
     block_begin(s);
+    UNROLL
     for (int g = 0; g < 16; g++) {
         const __m512i sm = plane(planes, g / 4);
         const int at = 8 * (g % 4) - 2; /* puts the low nibble of byte g % 4 above the code */
         const __m512i scale = take(sm, at, at, at, at);
+        UNROLL
         for (int j = 0; j < 4; j++) {
             const int c = 4 * g + j; /* quadruple of columns: half c / 32, bit pair c / 8 % 4, word c % 8 */
             const __m512i v = _mm512_srli_epi32(plane(planes, 4 + 8 * (c / 32) + c % 8), 2 * (c / 8 % 4));
@@ -185,6 +196,7 @@ INLINE void decode_q2_k(sink *s, const uint8_t *planes, const uint8_t *scales)
         }
     }
     fold_whole_end(s);
+    UNROLL
     for (int p = 0; p < 8; p++) {
         const __m512i v = _mm512_srli_epi32(plane(planes, p / 2), p % 2 ? 20 : 4);
         const __m512i low = _mm512_and_si512(v, _mm512_set1_epi32(15));
@@ -199,8 +211,10 @@ INLINE void decode_q3_k(sink *s, const uint8_t *planes, const uint8_t *scales)
 #define Q3_K(i) (char)(((i)&7) - 4 + 128)
     const __m512i table = TABLE64(Q3_K), code = _mm512_set1_epi8(3);
     block_begin(s);
+    UNROLL
     for (int g = 0; g < 16; g++) {
         group16_begin(s, g);
+        UNROLL
         for (int j = 0; j < 4; j++) {
             const int c = 4 * g + j, bit = c / 8;
             const __m512i v = _mm512_srli_epi32(plane(planes, 8 + 8 * (c / 32) + c % 8), 2 * (c / 8 % 4));
@@ -223,8 +237,10 @@ INLINE void decode_q6_k(sink *s, const uint8_t *planes, const uint8_t *scales)
 #define Q6_K(i) (char)((i)-32 + 128)
     const __m512i table = TABLE64(Q6_K), low = _mm512_set1_epi8(15);
     block_begin(s);
+    UNROLL
     for (int g = 0; g < 16; g++) {
         group16_begin(s, g);
+        UNROLL
         for (int j = 0; j < 4; j++) {
             const int c = 4 * g + j, half = c / 32, r = c % 32; /* r: quadruple within the half */
             const __m512i v = _mm512_srli_epi32(plane(planes, 16 * half + r % 16), r < 16 ? 0 : 4);
@@ -245,6 +261,7 @@ INLINE void decode_iq4_xs(sink *s, const uint8_t *planes, const uint8_t *scales)
     (void)scales;
     const __m512i table = table16(rl_iq4nl_values), head = plane(planes, 0), sl = plane(planes, 1);
     block_begin(s);
+    UNROLL
     for (int g = 0; g < 8; g++) {
         group32_begin(s, g);
         nibbles32(s, g, planes + 64 * (2 + 4 * g), table);

@@ -11,6 +11,9 @@
 
 #include <string.h>
 
+/* Loops over the parts of a block: shifts and positions must become constants. */
+#define UNROLL _Pragma("GCC unroll 16")
+
 #define INLINE static inline __attribute__((always_inline))
 
 /* t is NULL when multiplying. All fields live in registers. */
