@@ -42,6 +42,7 @@ typedef struct rl_ktype {
     uint8_t group; /* columns that share an integer scale */
     bool offsets;
     uint8_t bias;
+    uint8_t kind; /* private to the instruction set */
     rl_fold fold;
 } rl_ktype;
 
@@ -124,6 +125,7 @@ typedef struct rl_kern {
 
 extern const rl_kern rl_kern_scalar;
 #if defined(__x86_64__)
+extern const rl_kern rl_kern_avx2;
 extern const rl_kern rl_kern_avx512;
 #endif
 

@@ -49,6 +49,7 @@ struct rl_mm {
 const rl_kern *rl_mm_kern(rl_isa isa)
 {
 #if defined(__x86_64__)
+    if (isa == RL_ISA_AVX2) return &rl_kern_avx2;
     if (isa == RL_ISA_AVX512) return &rl_kern_avx512;
 #endif
     (void)isa;
