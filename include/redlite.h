@@ -442,6 +442,9 @@ void rl_session_reset(rl_session *s); /* empty, without marks */
 /* An independent copy at the same position (marks are not copied). capacity as above, at least the position. */
 rl_status rl_session_fork(const rl_session *s, uint32_t capacity, rl_session **out, rl_error *err);
 
+/* The same, cut to its first n ids: where it stands, a mark, or 0. RL_ERR_ARGUMENT at another position. */
+rl_status rl_session_fork_at(const rl_session *s, uint32_t n, uint32_t capacity, rl_session **out, rl_error *err);
+
 rl_engine *rl_session_engine(const rl_session *s);
 uint32_t rl_session_capacity(const rl_session *s);
 uint32_t rl_session_position(const rl_session *s);     /* number of ids it holds */

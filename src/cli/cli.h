@@ -25,6 +25,7 @@ int cmd_info(int argc, char **argv);
 int cmd_parity(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_kernel_bench(int argc, char **argv);
+int cmd_serve(int argc, char **argv);
 int cmd_synth(int argc, char **argv);
 int cmd_kernel_selftest(int argc, char **argv);
 

@@ -88,26 +88,51 @@ void rl_session_reset(rl_session *s)
     s->n = s->computed = 0;
 }
 
-rl_status rl_session_fork(const rl_session *s, uint32_t capacity, rl_session **out, rl_error *err)
+/* The mark at a position, NULL when there is none. */
+static const rl_mark *mark_at(const rl_session *s, uint32_t position)
 {
-    if (!s || !out) return rl_fail(err, RL_ERR_ARGUMENT, "rl_session_fork needs a session and a place for the copy");
+    for (uint32_t i = 0; i < s->n_marks; i++)
+        if (s->marks[i].position == position) return &s->marks[i];
+    return NULL;
+}
+
+static rl_status copy_state(rl_session *t, const rl_session *s, uint32_t n, rl_error *err)
+{
+    const rl_backend_ops *ops = s->engine->backend->ops;
+    const rl_mark *m = n < s->computed ? mark_at(s, n) : NULL;
+    rl_status st = ops->seq_copy(t->seq, s->seq, err);
+    if (st == RL_OK && m) st = ops->restore(t->seq, m->snapshot, err);
+    if (st != RL_OK) return st;
+    t->n = n;
+    t->computed = m ? n : s->computed;
+    if (n) memcpy(t->ids, s->ids, n * sizeof *s->ids);
+    memcpy(t->logits, m ? m->logits : s->logits, s->engine->model->hp.n_vocab * sizeof(float));
+    return RL_OK;
+}
+
+rl_status rl_session_fork_at(const rl_session *s, uint32_t n, uint32_t capacity, rl_session **out, rl_error *err)
+{
+    if (!s || !out) return rl_fail(err, RL_ERR_ARGUMENT, "a copy of a session needs a session and a place for it");
+    if (n > s->n || (n > 0 && n < s->computed && !mark_at(s, n)))
+        return rl_fail(err, RL_ERR_ARGUMENT, "a session at position %u has no state at position %u to copy", s->n, n);
     if (capacity == 0) capacity = s->engine->context;
-    if (capacity < s->n)
+    uint32_t held = n > 0 ? s->computed : 0; /* what the copy holds before it is cut back */
+    if (capacity < n || capacity < held)
         return rl_fail(err, RL_ERR_LIMIT, "a copy of %u positions cannot hold a session at position %u", capacity, s->n);
     rl_session *t = NULL;
     rl_status st = rl_session_create(s->engine, capacity, &t, err);
-    if (st != RL_OK) return st;
-    st = s->engine->backend->ops->seq_copy(t->seq, s->seq, err);
+    if (st == RL_OK && n > 0) st = copy_state(t, s, n, err);
     if (st != RL_OK) {
         rl_session_free(t);
         return st;
     }
-    if (s->n) memcpy(t->ids, s->ids, s->n * sizeof *s->ids);
-    memcpy(t->logits, s->logits, s->engine->model->hp.n_vocab * sizeof(float));
-    t->n = s->n;
-    t->computed = s->computed;
     *out = t;
     return RL_OK;
+}
+
+rl_status rl_session_fork(const rl_session *s, uint32_t capacity, rl_session **out, rl_error *err)
+{
+    return rl_session_fork_at(s, s ? s->n : 0, capacity, out, err);
 }
 
 /* ---- Questions ------------------------------------------------------------------------------------------------------- */
