@@ -349,6 +349,7 @@ typedef struct rl_engine_options {
     rl_residency residency; /* default RL_RESIDENCY_AUTO */
     uint64_t cache_bytes;   /* RL_RESIDENCY_BOUNDED: a hard limit for the expert cache and what it takes to run it */
     bool profile;           /* collect what rl_engine_profile tells; costs a few clock reads a layer */
+    bool force;             /* open also what the planner finds too large for this machine */
     /* Loading, done of total in arbitrary units; may be NULL. */
     rl_progress_fn progress;
     void *progress_ctx;
@@ -390,6 +391,25 @@ typedef struct rl_engine_memory {
     uint64_t mark; /* one mark of a session */
 } rl_engine_memory;
 void rl_engine_memory_info(const rl_engine *e, rl_engine_memory *out);
+
+/* What opening an engine with these options would run here. Measures the disk with half a second of reads. On RL_ERR_MEMORY (it
+ * does not fit, and not forced) *out is filled all the same. */
+typedef struct rl_plan {
+    rl_machine_info machine;
+    uint64_t usable_bytes; /* of memory, 0 when unknown */
+    uint64_t file_bytes, dense_bytes, session_bytes, scratch_bytes;
+    uint64_t cache_least, cache_all; /* expert caches: the smallest that runs, the one that holds every expert */
+    rl_residency residency;          /* never auto */
+    uint64_t cache_bytes;            /* full and bounded */
+    uint32_t context, batch;
+    uint64_t need_bytes; /* everything together, a reserve for the system included */
+    bool fits;
+    char disk[48]; /* how experts are read */
+    double disk_bytes_per_second;
+    double token_disk_bytes;       /* that a decoded token reads when all experts are equally likely; 0 = none */
+    double disk_tokens_per_second; /* the limit that sets */
+} rl_plan;
+rl_status rl_plan_make(const rl_engine_options *options, rl_plan *out, rl_error *err);
 
 /* The expert cache since opening. An expert is counted once for each layer and pass that uses it. */
 typedef struct rl_cache_stats {

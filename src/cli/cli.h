@@ -27,6 +27,8 @@ int cmd_bench(int argc, char **argv);
 int cmd_kernel_bench(int argc, char **argv);
 int cmd_serve(int argc, char **argv);
 int cmd_synth(int argc, char **argv);
+int cmd_plan(int argc, char **argv);
+int cmd_doctor(int argc, char **argv);
 int cmd_kernel_selftest(int argc, char **argv);
 
 /* "redlite: sentence" on stderr; returns CLI_EXIT_FAILURE, or CLI_EXIT_INTERRUPTED for a call the user cancelled. */
@@ -63,16 +65,18 @@ extern const cli_option cli_model_options[];  /* -m only */
 extern const cli_option cli_output_options[]; /* --quiet */
 
 typedef struct cli_engine_values {
-    const char *model, *backend, *isa;
+    const char *model, *backend, *isa, *cache;
     uint32_t threads, context, batch;
     int precision, kv;
-    bool quiet, profile;
+    bool quiet, profile, force;
 } cli_engine_values;
 extern cli_engine_values cli_engine;
 
 /* The model to use: -m, else $REDLITE_MODEL, else the bundled model in $REDLITE_MODEL_DIR, beside the program or where it was
  * built. NULL after an error message. */
 const char *cli_model_path(void);
+/* The values above as options; false after an error message. */
+bool cli_engine_options_from(rl_engine_options *o, int *status);
 /* Opens with the values above; false after an error message, *status then holds the exit status. */
 bool cli_open_engine(rl_engine **out, int *status);
 /* The tables of --profile on stderr; nothing without it. */
@@ -106,6 +110,9 @@ typedef struct cli_progress {
 } cli_progress;
 bool cli_show_progress(void *progress, uint64_t done, uint64_t total); /* an rl_progress_fn; false after SIGINT */
 void cli_clear_progress(cli_progress *p);
+
+/* cmd_plan.c: lines on stderr about the expert cache after `tokens` tokens in `seconds`. */
+void cli_print_cache(const rl_engine *e, uint64_t tokens, double seconds);
 
 uint64_t cli_peak_memory(void); /* bytes, of this process */
 

@@ -205,6 +205,7 @@ static void print_stats(const rl_engine *e, const timing *t)
     uint32_t passes = t->r.n_generated > 1 ? t->r.n_generated - (t->r.finish != RL_FINISH_EOG) : 0;
     fprintf(stderr, "answer    %u tokens in %.3f s, %.1f tok/s, finish: %s\n", t->r.n_generated, t->r.decode_seconds,
             per_second(passes, t->r.decode_seconds), rl_finish_name(t->r.finish));
+    cli_print_cache(e, t->n_prompt + passes, t->prefill + t->r.decode_seconds);
     fprintf(stderr, "seed      %u\n", t->seed);
     fprintf(stderr, "memory    peak %.1f MiB, weights beside the file %.1f MiB, session %.1f MiB\n",
             (double)cli_peak_memory() / 1048576.0, (double)m.weights / 1048576.0,

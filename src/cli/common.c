@@ -129,8 +129,12 @@ int cli_finish_stdout(void)
 
 /* ---- The engine ------------------------------------------------------------------------------------------------------ */
 
-cli_engine_values cli_engine = {
-    .backend = "auto", .isa = "auto", .context = RL_DEFAULT_CONTEXT, .precision = RL_PRECISION_FAST, .kv = RL_KV_F32};
+cli_engine_values cli_engine = {.backend = "auto",
+                                .isa = "auto",
+                                .cache = "auto",
+                                .context = RL_DEFAULT_CONTEXT,
+                                .precision = RL_PRECISION_FAST,
+                                .kv = RL_KV_F32};
 
 static const char *const precision_names[] = {"exact", "fast", NULL}; /* in the order of rl_precision */
 static const char *const kv_names[] = {"f32", "f16", NULL};           /* in the order of rl_kv_type */
@@ -186,6 +190,12 @@ const cli_option cli_engine_options[] = {
      .arg = "N",
      .help = "tokens of a prefill pass, 0 (default): automatic"},
     {.name = "profile", .kind = CLI_FLAG, .value = &cli_engine.profile, .help = "where the time went, per phase, on stderr"},
+    {.name = "cache-mib",
+     .kind = CLI_TEXT,
+     .value = &cli_engine.cache,
+     .arg = "N",
+     .help = "memory for routed experts in MiB, the rest stays in the file;\nfull, mapped, auto (default): redlite plan tells"},
+    {.name = "force", .kind = CLI_FLAG, .value = &cli_engine.force, .help = "go ahead when the plan does not fit in memory"},
     {0}};
 
 const cli_option cli_output_options[] = {
@@ -223,23 +233,34 @@ const char *cli_model_path(void)
     return NULL;
 }
 
+bool cli_engine_options_from(rl_engine_options *o, int *status)
+{
+    *status = CLI_EXIT_FAILURE;
+    rl_engine_options_init(o);
+    o->model = cli_model_path();
+    if (!o->model) return false;
+    o->backend = cli_engine.backend;
+    o->isa = cli_engine.isa;
+    o->precision = (rl_precision)cli_engine.precision;
+    o->kv = (rl_kv_type)cli_engine.kv;
+    o->threads = (int)cli_engine.threads;
+    o->context = cli_engine.context;
+    o->batch = cli_engine.batch;
+    o->profile = cli_engine.profile;
+    o->force = cli_engine.force;
+    rl_error err = {0};
+    if (rl_cache_parse(cli_engine.cache, &o->residency, &o->cache_bytes, &err) == RL_OK) return true;
+    *status = cli_error(&err);
+    return false;
+}
+
 bool cli_open_engine(rl_engine **engine, int *status)
 {
     *status = CLI_EXIT_FAILURE;
     if (cli_engine.quiet) rl_log_set_level(RL_LOG_ERROR);
     cli_progress progress = {.what = "loading"};
     rl_engine_options o;
-    rl_engine_options_init(&o);
-    o.model = cli_model_path();
-    if (!o.model) return false;
-    o.backend = cli_engine.backend;
-    o.isa = cli_engine.isa;
-    o.precision = (rl_precision)cli_engine.precision;
-    o.kv = (rl_kv_type)cli_engine.kv;
-    o.threads = (int)cli_engine.threads;
-    o.context = cli_engine.context;
-    o.batch = cli_engine.batch;
-    o.profile = cli_engine.profile;
+    if (!cli_engine_options_from(&o, status)) return false;
     o.progress = cli_show_progress;
     o.progress_ctx = &progress;
     rl_error err = {0};

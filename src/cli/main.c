@@ -22,6 +22,8 @@ static const command commands[] = {
     {"parity", "compare one backend with another, stage by stage", cmd_parity},
     {"bench", "time prefill and decode", cmd_bench},
     {"kernel-bench", "time the matrix kernels alone", cmd_kernel_bench},
+    {"plan", "what a model needs and how it will run here", cmd_plan},
+    {"doctor", "the plan, the machine, and what would make it faster", cmd_doctor},
     {"synth", "write a model with random weights at a real shape", cmd_synth},
     {"kernel-selftest", "check every GPU kernel against plain code", cmd_kernel_selftest},
     {"version", "version, processor and backends", cmd_version},

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_BATCH 2048
-
 const char *rl_version(void)
 {
     return REDLITE_VERSION;
@@ -78,6 +76,10 @@ static rl_status check_options(const rl_engine_options *o, rl_error *err)
         return rl_fail(err, RL_ERR_ARGUMENT, "precision is %d, which is not one of rl_precision", (int)o->precision);
     if (o->kv != RL_KV_F32 && o->kv != RL_KV_F16)
         return rl_fail(err, RL_ERR_ARGUMENT, "kv is %d, which is not one of rl_kv_type", (int)o->kv);
+    if (o->residency > RL_RESIDENCY_BOUNDED)
+        return rl_fail(err, RL_ERR_ARGUMENT, "residency is %d, which is not one of rl_residency", (int)o->residency);
+    if (o->residency == RL_RESIDENCY_BOUNDED && o->cache_bytes == 0)
+        return rl_fail(err, RL_ERR_ARGUMENT, "a bounded expert cache needs its size in bytes");
     return RL_OK;
 }
 
@@ -96,7 +98,7 @@ static bool forward_progress(void *ctx, double fraction)
     return o->progress(o->progress_ctx, (uint64_t)(fraction * 1000.0), 1000);
 }
 
-static rl_status open_backend(rl_engine *e, const rl_engine_options *o, rl_error *err)
+static rl_status find_backend(const rl_engine_options *o, const rl_backend_ops **out, rl_error *err)
 {
     const char *name = o->backend ? o->backend : "auto";
     const rl_backend_ops *ops = rl_backend_find(name);
@@ -109,15 +111,41 @@ static rl_status open_backend(rl_engine *e, const rl_engine_options *o, rl_error
         return rl_fail(err, RL_ERR_ARGUMENT, "there is no backend \"%s\"; expected one of: %s",
                        rl_escape(shown, sizeof shown, name, strlen(name)), list);
     }
+    *out = ops;
+    return RL_OK;
+}
+
+/* The planner's choices become the engine's; buffers of a pass follow from its rows. */
+static rl_status plan(rl_engine *e, const rl_engine_options *o, const rl_backend_ops *ops, rl_plan *p, rl_error *err)
+{
+    const rl_status st = rl_plan_model(e->model, o, ops->cache != NULL, false, p, err);
+    if (st != RL_OK) return st;
+    e->batch = p->batch;
+    e->max_rows = e->batch > RL_MIN_PASS_ROWS ? e->batch : RL_MIN_PASS_ROWS;
+    e->segments = rl_calloc(e->max_rows, sizeof *e->segments);
+    e->pass_items = rl_calloc(e->max_rows, sizeof(rl_batch_item *));
+    if (!e->segments || !e->pass_items) return rl_fail(err, RL_ERR_MEMORY, "no memory for a pass of %u rows", e->max_rows);
+    return RL_OK;
+}
+
+static rl_status open_backend(rl_engine *e, const rl_engine_options *o, rl_error *err)
+{
+    const rl_backend_ops *ops = NULL;
+    rl_plan p;
+    rl_status st = find_backend(o, &ops, err);
+    if (st == RL_OK) st = plan(e, o, ops, &p, err);
+    if (st != RL_OK) return st;
+    const rl_experts_options experts = {.full = p.residency == RL_RESIDENCY_FULL, .budget = p.cache_bytes};
     rl_backend_options bo = {.precision = o->precision,
                              .kv = o->kv,
                              .threads = o->threads,
                              .isa = o->isa ? o->isa : "auto",
                              .max_rows = e->max_rows,
                              .profile = o->profile,
+                             .experts = p.residency == RL_RESIDENCY_MAPPED ? NULL : &experts,
                              .progress = o->progress ? forward_progress : NULL,
                              .progress_ctx = (void *)o};
-    rl_status st = rl_isa_parse(bo.isa, &e->isa, err);
+    st = rl_isa_parse(bo.isa, &e->isa, err);
     if (st != RL_OK) return st;
     if (strcmp(ops->name, "ref") == 0) { /* plain C in double precision whatever is asked: say so */
         e->precision = RL_PRECISION_EXACT;
@@ -137,12 +165,7 @@ rl_status rl_engine_open(const rl_engine_options *options, rl_engine **out, rl_e
     e->kv = options->kv;
     e->threads = options->threads > 0 ? options->threads : rl_cpu()->physical_cores;
     e->context = options->context;
-    e->batch = options->batch ? options->batch : DEFAULT_BATCH;
-    e->max_rows = e->batch > RL_MIN_PASS_ROWS ? e->batch : RL_MIN_PASS_ROWS;
-    e->segments = rl_calloc(e->max_rows, sizeof *e->segments);
-    e->pass_items = rl_calloc(e->max_rows, sizeof(rl_batch_item *));
-    st = e->segments && e->pass_items ? RL_OK : rl_fail(err, RL_ERR_MEMORY, "no memory for a pass of %u rows", e->max_rows);
-    if (st == RL_OK) st = load_model(e, options->model, err);
+    st = load_model(e, options->model, err);
     if (st == RL_OK) st = open_backend(e, options, err);
     if (st != RL_OK) {
         rl_engine_close(e);
@@ -232,6 +255,12 @@ bool rl_engine_profile(const rl_engine *e, bool decode, rl_profile *out)
 {
     const rl_backend_ops *ops = e->backend->ops;
     return ops->profile && ops->profile(e->backend, decode, out) && out->passes > 0;
+}
+
+bool rl_engine_cache_stats(const rl_engine *e, rl_cache_stats *out)
+{
+    *out = (rl_cache_stats){.residency = RL_RESIDENCY_MAPPED};
+    return e->backend->ops->cache && e->backend->ops->cache(e->backend, out);
 }
 
 rl_status rl_engine_check_ids(const rl_engine *e, const int32_t *ids, size_t n, rl_error *err)

@@ -61,6 +61,10 @@ rl_status rl_info_create(const rl_model *m, const rl_tokenizer *t, const char *p
 /* The vocabulary of an open file; *out = NULL when it has none. */
 rl_status rl_engine_load_tokenizer(const rl_gguf *g, rl_tokenizer **out, rl_error *err);
 
+/* The plan for an open model; has_cache: the backend can hold experts in a cache. Filled also on RL_ERR_MEMORY. */
+rl_status rl_plan_model(const rl_model *m, const rl_engine_options *o, bool has_cache, bool measure, rl_plan *out,
+                        rl_error *err);
+
 /* Ids within the vocabulary, or the error that names the first that is not. */
 rl_status rl_engine_check_ids(const rl_engine *e, const int32_t *ids, size_t n, rl_error *err);
 

@@ -1,13 +1,15 @@
 /* engine/machine: the processor and the memory this process may use. */
 #include "base/cpu.h"
+#include "engine/cgroup.h"
 #include "redlite.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* Value in bytes of a line "Name:   123 kB" of /proc/meminfo or "name 123" of a cgroup file; 0 when there is none. */
+/* Value in bytes of a line "Name:   123 kB" of /proc/meminfo; 0 when there is none. */
 static uint64_t field(const char *path, const char *name, uint64_t unit)
 {
     FILE *f = fopen(path, "re");
@@ -24,11 +26,6 @@ static uint64_t field(const char *path, const char *name, uint64_t unit)
     return result;
 }
 
-static uint64_t number_in(const char *path)
-{
-    return field(path, "", 1); /* "max" (no limit) does not parse: 0 */
-}
-
 void rl_machine(rl_machine_info *out)
 {
     const rl_cpu_info *cpu = rl_cpu();
@@ -40,15 +37,13 @@ void rl_machine(rl_machine_info *out)
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     if (pages > 0 && page > 0) out->memory_bytes = (uint64_t)pages * (uint64_t)page;
     out->memory_available_bytes = field("/proc/meminfo", "MemAvailable:", 1024);
-    /* A container's limit; what its page cache holds can be given back. */
-    uint64_t limit = number_in("/sys/fs/cgroup/memory.max");
-    if (limit && (!out->memory_bytes || limit < out->memory_bytes)) {
-        out->memory_bytes = limit;
-        uint64_t used = number_in("/sys/fs/cgroup/memory.current");
-        uint64_t cache =
-            field("/sys/fs/cgroup/memory.stat", "inactive_file", 1) + field("/sys/fs/cgroup/memory.stat", "active_file", 1);
-        used -= cache < used ? cache : used;
-        uint64_t left = used < limit ? limit - used : 0;
-        if (!out->memory_available_bytes || left < out->memory_available_bytes) out->memory_available_bytes = left;
-    }
+    char *groups = NULL;
+    size_t size;
+    uint64_t limit, left;
+    if (rl_read_file("/proc/self/cgroup", 65536, &groups, &size, NULL) != RL_OK) return;
+    rl_cgroup_memory("/sys/fs/cgroup", groups, &limit, &left);
+    free(groups);
+    if (!limit) return;
+    if (!out->memory_bytes || limit < out->memory_bytes) out->memory_bytes = limit;
+    if (!out->memory_available_bytes || left < out->memory_available_bytes) out->memory_available_bytes = left;
 }
