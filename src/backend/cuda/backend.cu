@@ -1,5 +1,6 @@
 /* backend/cuda/backend: opening and closing, the operations table, and the library's entry. */
 #include "backend/cuda/forward.cuh"
+#include "backend/cuda/profile.cuh"
 
 #include <new>
 #include <string.h>
@@ -136,6 +137,8 @@ static void cuda_close(rl_backend *backend)
     cuda_backend *b = (cuda_backend *)backend;
     if (!b) return;
     if (b->stream) cudaStreamSynchronize(b->stream);
+    profile_free(b->profile);
+    delete b->profile;
     for (void *p : b->owned)
         cudaFree(p);
     cudaFreeHost(b->pinned);
@@ -186,6 +189,8 @@ static rl_status cuda_open(const rl_model *model, const rl_backend_options *opt,
     b->precision = opt->precision;
     b->fast = opt->precision == RL_PRECISION_FAST;
     b->max_rows = opt->max_rows ? opt->max_rows : 1;
+    b->profile = new profiler();
+    profile_init(b->profile, opt->profile);
     set_shape(b, opt->kv);
     b->logits_rows = b->max_rows < 64 ? b->max_rows : 64;
     const rl_status status = open_on(b, opt, err);

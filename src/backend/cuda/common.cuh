@@ -154,7 +154,7 @@ struct cuda_backend {
     uint8_t *pinned;
     size_t pinned_bytes;
     float *pinned_logits;
-    size_t pinned_logits_rows;
+    struct profiler *profile;
 };
 
 struct cuda_seq {

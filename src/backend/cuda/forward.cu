@@ -3,6 +3,7 @@
  * Passes that a tap watches always come this way. Nothing between the upload of the descriptors and the copy of the results
  * waits for the device. */
 #include "backend/cuda/forward.cuh"
+#include "backend/cuda/profile.cuh"
 
 #include <string.h>
 
@@ -73,10 +74,16 @@ static void prepare(run *r, const float *x, uint32_t width, const hrows &h)
     if (r->b->fast) launch_prep(x, width, width, r->n, h, r->b->stream);
 }
 
+static void mark(run *r, phase ph)
+{
+    profile_mark(r->b->profile, ph, r->b->stream);
+}
+
 static void norm(run *r, const float *w, const float *add)
 {
     cuda_backend *b = r->b;
     launch_norm(b->s.x, add, w, r->n, b->shape.E, b->shape.eps, b->s.norm, b->shape.E, b->s.h_norm, 0, b->stream);
+    mark(r, PHASE_NORM);
 }
 
 /* ---- Mixers -------------------------------------------------------------------------------------------------------------- */
@@ -90,18 +97,23 @@ static rl_status attention(run *r, const dlayer &l, uint32_t layer)
     TRY(show(r, RL_STAGE_AT_QGATE, layer, s.raw));
     multiply(r, l.k, s.norm, d.E, s.h_norm, s.k, d.K * d.D);
     multiply(r, l.v, s.norm, d.E, s.h_norm, s.v, d.K * d.D);
+    mark(r, PHASE_AT_IN);
     launch_q_norm_rope(s.raw, l.q_norm, s, r->n, d, s.q, b->stream);
     launch_k_norm_rope(s.k, l.k_norm, s, r->n, d, b->stream);
     TRY(show(r, RL_STAGE_AT_Q, layer, s.q));
     TRY(show(r, RL_STAGE_AT_K, layer, s.k));
     TRY(show(r, RL_STAGE_AT_V, layer, s.v));
     launch_kv_append(s, r->n, d, l.index, b->stream);
+    mark(r, PHASE_AT_ROPE);
     launch_attention(s, r->n, d, l.index, r->splits, b->stream);
+    mark(r, PHASE_AT_CORE);
     TRY(show(r, RL_STAGE_AT_CORE, layer, s.core));
     launch_attention_gate(s.raw, s.core, s.gated, r->n, d, b->stream);
     TRY(show(r, RL_STAGE_AT_GATED, layer, s.gated));
     prepare(r, s.gated, d.H * d.D, s.h_mix);
+    mark(r, PHASE_AT_GATE);
     multiply(r, l.o, s.gated, d.H * d.D, s.h_mix, s.mix, d.E);
+    mark(r, PHASE_AT_OUT);
     return RL_OK;
 }
 
@@ -115,20 +127,25 @@ static rl_status deltanet(run *r, const dlayer &l, uint32_t layer)
     multiply(r, l.gate, s.norm, d.E, s.h_norm, s.z, d.vd);
     TRY(show(r, RL_STAGE_DN_Z, layer, s.z));
     multiply(r, l.ba, s.norm, d.E, s.h_norm, s.ba, 2 * d.Hv);
+    mark(r, PHASE_DN_IN);
     launch_beta_decay(l, s, r->n, d, b->stream);
     TRY(show(r, RL_STAGE_DN_BETA, layer, s.beta));
     TRY(show(r, RL_STAGE_DN_DECAY, layer, s.decay));
     launch_conv(l, s, r->n, r->n_segments, d, b->stream);
     TRY(show(r, RL_STAGE_DN_CONV, layer, s.conv));
     launch_l2(s, r->n, d, b->stream);
+    mark(r, PHASE_DN_CONV);
     TRY(show(r, RL_STAGE_DN_Q, layer, s.dq));
     TRY(show(r, RL_STAGE_DN_K, layer, s.dk));
     launch_delta(l, s, r->n_segments, d, b->stream);
+    mark(r, PHASE_DN_STATE);
     TRY(show(r, RL_STAGE_DN_CORE, layer, s.core));
     launch_gated_norm(l, s, r->n, d, b->stream);
     TRY(show(r, RL_STAGE_DN_GATED, layer, s.gated));
     prepare(r, s.gated, d.vd, s.h_mix);
+    mark(r, PHASE_DN_GATE);
     multiply(r, l.out, s.gated, d.vd, s.h_mix, s.mix, d.E);
+    mark(r, PHASE_DN_OUT);
     return RL_OK;
 }
 
@@ -150,13 +167,18 @@ static rl_status experts(run *r, const dlayer &l, uint32_t layer)
     scratch &s = b->s;
     const uint32_t n_pairs = r->n * d.k, tile_rows = mma_tile_rows(r->expected);
     launch_sort(s.ids, n_pairs, d.NE, tile_rows, s, b->stream);
+    mark(r, PHASE_SELECT);
     grouping g = {s.pairs, s.tiles, s.n_tiles, d.k, (n_pairs < d.NE ? n_pairs : d.NE) + n_pairs / tile_rows};
     multiply_experts(r, l.gate_exps, s.norm, d.E, s.h_norm, g, s.gate_up, 2 * d.F);
     multiply_experts(r, l.up_exps, s.norm, d.E, s.h_norm, g, s.gate_up + d.F, 2 * d.F);
+    mark(r, PHASE_EXPERT_IN);
     launch_silu_mul(s.gate_up, d.F, n_pairs, s.h_ff, b->stream);
+    mark(r, PHASE_EXPERT_ACT);
     g.divisor = 1;
     multiply_experts(r, l.down_exps, s.gate_up, 2 * d.F, s.h_ff, g, s.down, d.E);
+    mark(r, PHASE_EXPERT_OUT);
     launch_combine(s.down, s.weights, r->n, d.k, d.E, s.experts, b->stream);
+    mark(r, PHASE_COMBINE);
     return show(r, RL_STAGE_EXPERTS, layer, s.experts);
 }
 
@@ -167,6 +189,7 @@ static rl_status moe(run *r, const dlayer &l, uint32_t layer)
     scratch &s = b->s;
     /* The router is float32 in every precision: near ties decide which experts run. */
     product_exact(l.router, s.norm, d.E, r->n, NULL, s.router, d.NE, b->stream);
+    mark(r, PHASE_ROUTER);
     TRY(show(r, RL_STAGE_ROUTER_LOGITS, layer, s.router));
     launch_route(s.router, r->n, d, s.ids, s.weights, b->stream);
     TRY(show_ids(r, layer));
@@ -177,6 +200,7 @@ static rl_status moe(run *r, const dlayer &l, uint32_t layer)
     launch_silu_mul(s.shared_gu, d.Fs, r->n, s.h_sff, b->stream);
     multiply(r, l.down_shared, s.shared_gu, 2 * d.Fs, s.h_sff, s.shared, d.E);
     launch_shared_scale(s.norm, l.shared_router, s.shared, r->n, d.E, b->stream);
+    mark(r, PHASE_SHARED);
     return show(r, RL_STAGE_SHARED, layer, s.shared);
 }
 
@@ -313,6 +337,7 @@ static rl_status run_trunk(run *r, const rl_pass *pass, const std::vector<uint32
     const uint32_t E = b->shape.E;
     launch_embed(b->embed, s.rows, r->n, s.x, E, b->stream);
     launch_rope_table(s, b->rope_freq, r->n, b->shape, b->stream);
+    mark(r, PHASE_START);
     TRY(show(r, RL_STAGE_EMBED, 0, s.x));
     for (uint32_t i = 0; i < b->layers.size(); i++)
         TRY(run_layer(r, b->layers[i], i));
@@ -323,7 +348,9 @@ static rl_status run_trunk(run *r, const rl_pass *pass, const std::vector<uint32
             cudaMemcpyAsync(pass->hidden, s.hidden, (size_t)r->n * E * sizeof(float), cudaMemcpyDeviceToHost, b->stream));
     TRY(run_head(r, b->head, s.hidden, (uint32_t)wanted.size(), pass->logits));
     CHECK_CUDA(cudaGetLastError());
+    mark(r, PHASE_HEAD);
     CHECK_CUDA(cudaStreamSynchronize(b->stream));
+    profile_end(b->profile, r->n);
     return show_logits(r, pass);
 }
 
@@ -347,6 +374,7 @@ rl_status cuda_forward(rl_backend *backend, const rl_pass *pass, rl_error *err)
     r.splits = attention_splits(b, r.n, positions);
     r.expected = (r.n * b->shape.k + b->shape.NE - 1) / b->shape.NE;
     TRY(upload(&r, rows.data(), segs.data(), wanted.data(), (uint32_t)wanted.size()));
+    mark(&r, PHASE_START);
     TRY(run_trunk(&r, pass, wanted));
     for (uint32_t i = 0; i < pass->n_segments; i++)
         ((cuda_seq *)pass->segments[i].seq)->position += pass->segments[i].n;
