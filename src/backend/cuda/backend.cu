@@ -1,5 +1,5 @@
 /* backend/cuda/backend: opening and closing, the operations table, and the library's entry. */
-#include "backend/cuda/forward.cuh"
+#include "backend/cuda/decode.cuh"
 #include "backend/cuda/profile.cuh"
 
 #include <new>
@@ -75,7 +75,12 @@ static void layout(cuda_backend *b, arena *a)
     take(a, &s->wanted, R);
     take(a, &s->rope, R * d.R);
     if (!b->fast) return;
+    take(a, &s->step_x, pad256(d.E) / 64 * 80);
+    take(a, &s->step_shared, pad256(d.Fs) / 64 * 80);
+    take(a, &s->step_inner, (uint64_t)d.k * (pad256(d.F) / 64 * 80));
+    take(a, &s->step_gate, 1);
     take_halves(a, &s->h_norm, R, d.E);
+    take(a, &s->h_norm.low, R * pad256(d.E)); /* the router's weights are floats */
     take_halves(a, &s->h_mix, R, (uint32_t)widest(d.vd, HD));
     take_halves(a, &s->h_ff, P, d.F);
     take_halves(a, &s->h_sff, R, d.Fs);
@@ -137,6 +142,7 @@ static void cuda_close(rl_backend *backend)
     cuda_backend *b = (cuda_backend *)backend;
     if (!b) return;
     if (b->stream) cudaStreamSynchronize(b->stream);
+    graphs_free(b->graphs);
     profile_free(b->profile);
     delete b->profile;
     for (void *p : b->owned)
@@ -157,6 +163,7 @@ static rl_status open_on(cuda_backend *b, const rl_backend_options *opt, rl_erro
     CHECK_CUDA(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking));
     TRY(load_weights(b, opt, err));
     TRY(create_scratch(b, err));
+    b->fused = decode_suits(b);
     CHECK_CUDA(cudaDeviceSynchronize());
     return RL_OK;
 }
@@ -189,6 +196,7 @@ static rl_status cuda_open(const rl_model *model, const rl_backend_options *opt,
     b->precision = opt->precision;
     b->fast = opt->precision == RL_PRECISION_FAST;
     b->max_rows = opt->max_rows ? opt->max_rows : 1;
+    b->graphs = new decode_graphs();
     b->profile = new profiler();
     profile_init(b->profile, opt->profile);
     set_shape(b, opt->kv);

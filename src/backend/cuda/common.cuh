@@ -67,6 +67,7 @@ struct dmat {
     const uint8_t *scales, *heads;
     int format;
     uint32_t rows, cols, units, n;
+    float half_scale; /* power of two that brings the weights into the range of f16 (mma.cu) */
 };
 
 /* ---- Rows of a pass ------------------------------------------------------------------------------------------------------ */
@@ -106,7 +107,7 @@ struct grouping {
 
 /* Activations as tensor cores take them (mma.cu): f16, permuted inside each 256, and a power of two per row taken out. */
 struct hrows {
-    __half *x;
+    __half *x, *low; /* low: what rounding left, or NULL; products with float weights need it */
     float *scale;
     uint32_t width; /* padded to 256 */
 };
@@ -130,6 +131,9 @@ struct scratch {
     dseg *segs;
     float *rope; /* per row: R/2 cosines, R/2 sines */
     uint32_t *wanted;
+    /* of a fused decode step */
+    uint8_t *step_x, *step_shared, *step_inner;
+    float *step_gate;
 };
 
 struct cuda_backend {
@@ -155,6 +159,8 @@ struct cuda_backend {
     size_t pinned_bytes;
     float *pinned_logits;
     struct profiler *profile;
+    struct decode_graphs *graphs;
+    bool fused;
 };
 
 struct cuda_seq {
@@ -164,7 +170,7 @@ struct cuda_seq {
     uint8_t *kv;
 };
 
-static inline uint32_t pad256(uint32_t n)
+__host__ __device__ static inline uint32_t pad256(uint32_t n)
 {
     return (n + 255) / 256 * 256;
 }
@@ -179,7 +185,9 @@ rl_status load_weights(cuda_backend *b, const rl_backend_options *opt, rl_error 
 uint64_t dmat_bytes(wformat f, uint64_t rows, uint32_t cols);
 wformat format_of(rl_type type);
 rl_status repack(const uint8_t *raw, rl_type type, uint64_t raw_row_bytes, uint32_t rows, const dmat *dst, uint64_t row0,
-                 cudaStream_t stream, rl_error *err);
+                 uint32_t *largest, cudaStream_t stream, rl_error *err);
+/* From the largest magnitude (its bits as a float). */
+float half_scale_of(uint32_t largest);
 rl_status upload_grids(rl_error *err);
 
 /* ---- products ------------------------------------------------------------------------------------------------------------ */
@@ -189,7 +197,11 @@ void product_exact(const dmat &w, const float *x, uint32_t ldx, uint32_t n, cons
 /* The same on tensor cores, f16 operands and f32 sums; `expected` is the usual number of rows of a tile. */
 void product_mma(const dmat &w, const hrows &x, uint32_t n, const grouping *g, uint32_t expected, float *y, uint32_t ldy,
                  cudaStream_t st);
-bool mma_takes(int format);
+/* Two products of the same rows in one launch. */
+void product_mma2(const dmat &w, float *y, uint32_t ldy, const dmat &w2, float *y2, uint32_t ldy2, const hrows &x, uint32_t n,
+                  const grouping *g, uint32_t expected, cudaStream_t st);
+/* F32 weights need x.low. */
+bool mma_takes(const dmat &w, const hrows &x);
 uint32_t mma_tile_rows(uint32_t expected);
 
 /* ---- rows.cu: everything that is not a product or a mixer ---------------------------------------------------------------- */

@@ -2,7 +2,7 @@
  *
  * Passes that a tap watches always come this way. Nothing between the upload of the descriptors and the copy of the results
  * waits for the device. */
-#include "backend/cuda/forward.cuh"
+#include "backend/cuda/decode.cuh"
 #include "backend/cuda/profile.cuh"
 
 #include <string.h>
@@ -62,7 +62,7 @@ static rl_status show_ids(run *r, uint32_t layer)
 /* x as float32 rows and, in fast precision, as h. */
 static void multiply(run *r, const dmat &w, const float *x, uint32_t ldx, const hrows &h, float *y, uint32_t ldy)
 {
-    if (r->b->fast && mma_takes(w.format))
+    if (r->b->fast && mma_takes(w, h))
         product_mma(w, h, r->n, NULL, r->n, y, ldy, r->b->stream);
     else
         product_exact(w, x, ldx, r->n, NULL, y, ldy, r->b->stream);
@@ -77,6 +77,18 @@ static void prepare(run *r, const float *x, uint32_t width, const hrows &h)
 static void mark(run *r, phase ph)
 {
     profile_mark(r->b->profile, ph, r->b->stream);
+}
+
+/* Two matrices on the same rows. */
+static void multiply2(run *r, const dmat &w, float *y, uint32_t ldy, const dmat &w2, float *y2, uint32_t ldy2, const float *x,
+                      uint32_t ldx, const hrows &h)
+{
+    if (r->b->fast && w.format == w2.format && mma_takes(w, h)) {
+        product_mma2(w, y, ldy, w2, y2, ldy2, h, r->n, NULL, r->n, r->b->stream);
+        return;
+    }
+    multiply(r, w, x, ldx, h, y, ldy);
+    multiply(r, w2, x, ldx, h, y2, ldy2);
 }
 
 static void norm(run *r, const float *w, const float *add)
@@ -95,8 +107,7 @@ static rl_status attention(run *r, const dlayer &l, uint32_t layer)
     const scratch &s = b->s;
     multiply(r, l.q, s.norm, d.E, s.h_norm, s.raw, 2 * d.H * d.D);
     TRY(show(r, RL_STAGE_AT_QGATE, layer, s.raw));
-    multiply(r, l.k, s.norm, d.E, s.h_norm, s.k, d.K * d.D);
-    multiply(r, l.v, s.norm, d.E, s.h_norm, s.v, d.K * d.D);
+    multiply2(r, l.k, s.k, d.K * d.D, l.v, s.v, d.K * d.D, s.norm, d.E, s.h_norm);
     mark(r, PHASE_AT_IN);
     launch_q_norm_rope(s.raw, l.q_norm, s, r->n, d, s.q, b->stream);
     launch_k_norm_rope(s.k, l.k_norm, s, r->n, d, b->stream);
@@ -122,9 +133,8 @@ static rl_status deltanet(run *r, const dlayer &l, uint32_t layer)
     cuda_backend *b = r->b;
     const dshape &d = b->shape;
     const scratch &s = b->s;
-    multiply(r, l.qkv, s.norm, d.E, s.h_norm, s.raw, d.cd);
+    multiply2(r, l.qkv, s.raw, d.cd, l.gate, s.z, d.vd, s.norm, d.E, s.h_norm);
     TRY(show(r, RL_STAGE_DN_QKV, layer, s.raw));
-    multiply(r, l.gate, s.norm, d.E, s.h_norm, s.z, d.vd);
     TRY(show(r, RL_STAGE_DN_Z, layer, s.z));
     multiply(r, l.ba, s.norm, d.E, s.h_norm, s.ba, 2 * d.Hv);
     mark(r, PHASE_DN_IN);
@@ -154,7 +164,7 @@ static rl_status deltanet(run *r, const dlayer &l, uint32_t layer)
 static void multiply_experts(run *r, const dmat &w, const float *x, uint32_t ldx, const hrows &h, const grouping &g, float *y,
                              uint32_t ldy)
 {
-    if (r->b->fast && mma_takes(w.format))
+    if (r->b->fast && w.format != WF_F32)
         product_mma(w, h, 0, &g, r->expected, y, ldy, r->b->stream);
     else
         product_exact(w, x, ldx, 0, &g, y, ldy, r->b->stream);
@@ -169,8 +179,12 @@ static rl_status experts(run *r, const dlayer &l, uint32_t layer)
     launch_sort(s.ids, n_pairs, d.NE, tile_rows, s, b->stream);
     mark(r, PHASE_SELECT);
     grouping g = {s.pairs, s.tiles, s.n_tiles, d.k, (n_pairs < d.NE ? n_pairs : d.NE) + n_pairs / tile_rows};
-    multiply_experts(r, l.gate_exps, s.norm, d.E, s.h_norm, g, s.gate_up, 2 * d.F);
-    multiply_experts(r, l.up_exps, s.norm, d.E, s.h_norm, g, s.gate_up + d.F, 2 * d.F);
+    if (b->fast && l.gate_exps.format == l.up_exps.format && l.gate_exps.format != WF_F32) {
+        product_mma2(l.gate_exps, s.gate_up, 2 * d.F, l.up_exps, s.gate_up + d.F, 2 * d.F, s.h_norm, 0, &g, r->expected, b->stream);
+    } else {
+        multiply_experts(r, l.gate_exps, s.norm, d.E, s.h_norm, g, s.gate_up, 2 * d.F);
+        multiply_experts(r, l.up_exps, s.norm, d.E, s.h_norm, g, s.gate_up + d.F, 2 * d.F);
+    }
     mark(r, PHASE_EXPERT_IN);
     launch_silu_mul(s.gate_up, d.F, n_pairs, s.h_ff, b->stream);
     mark(r, PHASE_EXPERT_ACT);
@@ -187,16 +201,15 @@ static rl_status moe(run *r, const dlayer &l, uint32_t layer)
     cuda_backend *b = r->b;
     const dshape &d = b->shape;
     scratch &s = b->s;
-    /* The router is float32 in every precision: near ties decide which experts run. */
-    product_exact(l.router, s.norm, d.E, r->n, NULL, s.router, d.NE, b->stream);
+    /* Float weights are multiplied to float32's accuracy in every precision: near ties decide which experts run. */
+    multiply(r, l.router, s.norm, d.E, s.h_norm, s.router, d.NE);
     mark(r, PHASE_ROUTER);
     TRY(show(r, RL_STAGE_ROUTER_LOGITS, layer, s.router));
     launch_route(s.router, r->n, d, s.ids, s.weights, b->stream);
     TRY(show_ids(r, layer));
     TRY(show(r, RL_STAGE_ROUTER_WEIGHTS, layer, s.weights));
     TRY(experts(r, l, layer));
-    multiply(r, l.gate_shared, s.norm, d.E, s.h_norm, s.shared_gu, 2 * d.Fs);
-    multiply(r, l.up_shared, s.norm, d.E, s.h_norm, s.shared_gu + d.Fs, 2 * d.Fs);
+    multiply2(r, l.gate_shared, s.shared_gu, 2 * d.Fs, l.up_shared, s.shared_gu + d.Fs, 2 * d.Fs, s.norm, d.E, s.h_norm);
     launch_silu_mul(s.shared_gu, d.Fs, r->n, s.h_sff, b->stream);
     multiply(r, l.down_shared, s.shared_gu, 2 * d.Fs, s.h_sff, s.shared, d.E);
     launch_shared_scale(s.norm, l.shared_router, s.shared, r->n, d.E, b->stream);
@@ -329,10 +342,10 @@ static rl_status show_logits(run *r, const rl_pass *pass)
     return RL_OK;
 }
 
-static rl_status run_trunk(run *r, const rl_pass *pass, const std::vector<uint32_t> &wanted)
+/* Embedding to the final norm. */
+static rl_status run_body(run *r)
 {
     cuda_backend *b = r->b;
-    rl_error *err = r->err;
     const scratch &s = b->s;
     const uint32_t E = b->shape.E;
     launch_embed(b->embed, s.rows, r->n, s.x, E, b->stream);
@@ -342,16 +355,53 @@ static rl_status run_trunk(run *r, const rl_pass *pass, const std::vector<uint32
     for (uint32_t i = 0; i < b->layers.size(); i++)
         TRY(run_layer(r, b->layers[i], i));
     launch_norm(s.x, NULL, b->output_norm, r->n, E, b->shape.eps, s.hidden, E, hrows{}, 0, b->stream);
-    TRY(show(r, RL_STAGE_FINAL_NORM, 0, s.hidden));
+    return show(r, RL_STAGE_FINAL_NORM, 0, s.hidden);
+}
+
+/* Small passes are recorded once per shape and replayed: their launches cost more than their work. */
+static rl_status run_trunk(run *r, const rl_pass *pass, const std::vector<uint32_t> &wanted)
+{
+    cuda_backend *b = r->b;
+    rl_error *err = r->err;
+    const scratch &s = b->s;
+    const uint32_t E = b->shape.E;
+    if (!r->tap && !b->profile->on && r->n <= GRAPH_ROWS)
+        TRY(replay(b, {r->n, r->n_segments, r->splits, 0}, [&] { return run_body(r); }, err));
+    else
+        TRY(run_body(r));
     if (pass->hidden)
-        CHECK_CUDA(
-            cudaMemcpyAsync(pass->hidden, s.hidden, (size_t)r->n * E * sizeof(float), cudaMemcpyDeviceToHost, b->stream));
+        CHECK_CUDA(cudaMemcpyAsync(pass->hidden, s.hidden, (size_t)r->n * E * sizeof(float), cudaMemcpyDeviceToHost, b->stream));
     TRY(run_head(r, b->head, s.hidden, (uint32_t)wanted.size(), pass->logits));
     CHECK_CUDA(cudaGetLastError());
     mark(r, PHASE_HEAD);
     CHECK_CUDA(cudaStreamSynchronize(b->stream));
     profile_end(b->profile, r->n);
     return show_logits(r, pass);
+}
+
+/* One row through the fused kernels. */
+static rl_status run_fused(run *r, const rl_pass *pass, bool logits, uint32_t splits)
+{
+    cuda_backend *b = r->b;
+    rl_error *err = r->err;
+    const size_t bytes = (size_t)b->shape_vocab * sizeof(float);
+    const graph_key key = {1, 1, splits, logits ? 2 : 1};
+    TRY(replay(
+        b, key,
+        [&]() -> rl_status {
+            decode_step(b, splits, logits);
+            if (logits) CHECK_CUDA(cudaMemcpyAsync(b->pinned_logits, b->s.logits, bytes, cudaMemcpyDeviceToHost, b->stream));
+            return RL_OK;
+        },
+        err));
+    if (pass->hidden && !logits)
+        launch_norm(b->s.x, NULL, b->output_norm, 1, b->shape.E, b->shape.eps, b->s.hidden, b->shape.E, hrows{}, 0, b->stream);
+    if (pass->hidden)
+        CHECK_CUDA(cudaMemcpyAsync(pass->hidden, b->s.hidden, b->shape.E * sizeof(float), cudaMemcpyDeviceToHost, b->stream));
+    CHECK_CUDA(cudaGetLastError());
+    CHECK_CUDA(cudaStreamSynchronize(b->stream));
+    if (logits) memcpy(pass->logits, b->pinned_logits, bytes);
+    return RL_OK;
 }
 
 rl_status cuda_forward(rl_backend *backend, const rl_pass *pass, rl_error *err)
@@ -375,7 +425,10 @@ rl_status cuda_forward(rl_backend *backend, const rl_pass *pass, rl_error *err)
     r.expected = (r.n * b->shape.k + b->shape.NE - 1) / b->shape.NE;
     TRY(upload(&r, rows.data(), segs.data(), wanted.data(), (uint32_t)wanted.size()));
     mark(&r, PHASE_START);
-    TRY(run_trunk(&r, pass, wanted));
+    if (r.n == 1 && b->fused && !r.tap && !b->profile->on)
+        TRY(run_fused(&r, pass, !wanted.empty(), decode_splits(b, positions)));
+    else
+        TRY(run_trunk(&r, pass, wanted));
     for (uint32_t i = 0; i < pass->n_segments; i++)
         ((cuda_seq *)pass->segments[i].seq)->position += pass->segments[i].n;
     return RL_OK;

@@ -4,7 +4,7 @@
 
 #include "backend/cuda/common.cuh"
 
-enum { MAX_SPLITS = 64 };
+enum { MAX_SPLITS = 64, GRAPH_ROWS = 64 };
 
 struct run {
     cuda_backend *b;

@@ -16,7 +16,8 @@ enum { CHUNK_BYTES = 16 << 20, MAX_LOADERS = 8 };
 struct job {
     const rl_matrix *src;
     const dmat *dst;
-    uint64_t row0; /* over all n matrices */
+    uint32_t *largest; /* device: of the whole tensor's weights */
+    uint64_t row0;     /* over all n matrices */
     uint32_t rows;
 };
 
@@ -51,7 +52,7 @@ static rl_status load_one(loader *l, const job *j, uint8_t *pinned, uint8_t *sta
         r += run;
     }
     CHECK_CUDA(cudaMemcpyAsync(staged, pinned, j->rows * bytes, cudaMemcpyHostToDevice, st));
-    TRY(repack(staged, j->src->type, bytes, j->rows, j->dst, j->row0, st, err));
+    TRY(repack(staged, j->src->type, bytes, j->rows, j->dst, j->row0, j->largest, st, err));
     CHECK_CUDA(cudaEventRecord(free_event, st));
     l->done += j->rows * bytes;
     return RL_OK;
@@ -194,7 +195,7 @@ static rl_status place_matrix(cuda_backend *b, const rl_matrix *m, dmat *d, rl_e
                    heads = units / 4 * head_bytes(f);
     uint8_t *p;
     TRY(device_alloc(b, (void **)&p, codes + extra + scales + heads, err));
-    *d = {p, p + codes, p + codes + extra, p + codes + extra + scales, f, m->rows, m->cols, pad256(m->cols) / 64, m->n};
+    *d = {p, p + codes, p + codes + extra, p + codes + extra + scales, f, m->rows, m->cols, pad256(m->cols) / 64, m->n, 1.0f};
     b->weight_bytes += codes + extra + scales + heads;
     if (scales) CHECK_CUDA(cudaMemset((void *)d->scales, 0, scales)); /* IQ1's words are put together by or */
     return RL_OK;
@@ -250,16 +251,23 @@ rl_status load_weights(cuda_backend *b, const rl_backend_options *opt, rl_error 
     loader l;
     l.b = b;
     uint64_t total = 0;
+    uint32_t *largest;
+    std::vector<uint32_t> found(p.matrices.size());
+    TRY(device_alloc(b, (void **)&largest, found.size() * sizeof(uint32_t), err));
+    CHECK_CUDA(cudaMemset(largest, 0, found.size() * sizeof(uint32_t)));
     for (const auto &m : p.matrices) {
         TRY(place_matrix(b, m.first, m.second, err));
         const uint64_t rows = (uint64_t)m.first->rows * m.first->n, fit = CHUNK_BYTES / m.first->row_bytes,
                        step = fit ? fit : 1;
         total += rows * m.first->row_bytes;
         for (uint64_t r = 0; r < rows; r += step)
-            l.jobs.push_back({m.first, m.second, r, (uint32_t)(rows - r < step ? rows - r : step)});
+            l.jobs.push_back({m.first, m.second, largest + (&m - p.matrices.data()), r, (uint32_t)(rows - r < step ? rows - r : step)});
     }
     CHECK_CUDA(cudaDeviceSynchronize());
     TRY(run_jobs(&l, opt, total, err));
+    CHECK_CUDA(cudaMemcpy(found.data(), largest, found.size() * sizeof(uint32_t), cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < found.size(); i++)
+        p.matrices[i].second->half_scale = half_scale_of(found[i]);
     const rl_model *m = b->base.model;
     if (m->tied_head) b->head = b->embed;
     if (m->hp.n_mtp && m->mtp.embed.data == m->embed.data) b->mtp_embed = b->embed;

@@ -2,6 +2,9 @@
 #include "backend/cuda/format.cuh"
 #include "backend/cuda/unpack.cuh"
 
+#include <math.h>
+#include <string.h>
+
 static rl_cuda_grids device_grids; /* pointers into device memory */
 
 wformat format_of(rl_type type)
@@ -131,9 +134,15 @@ template <int F> static __device__ void pack(const group16 *g, bool empty, uint3
     if constexpr (F == WF_Q2K || F == WF_Q4K || F == WF_Q5K || F == WF_Q6K) hd[0] = half_bits(scale) | half_bits(-offset) << 16;
 }
 
+/* The floats' order is that of their bits, as they are not negative. */
+static __device__ void note_largest(uint32_t *largest, float v)
+{
+    if (__float_as_uint(v) > *(volatile uint32_t *)largest) atomicMax(largest, __float_as_uint(v));
+}
+
 template <int TYPE, int F, int N, int B>
 __global__ void k_repack(const uint8_t *raw, uint64_t raw_row, uint32_t rows, uint32_t cols, dmat dst, uint64_t row0,
-                         rl_cuda_grids grids)
+                         rl_cuda_grids grids, uint32_t *largest)
 {
     const uint64_t index = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (index >= (uint64_t)rows * dst.units) return;
@@ -152,6 +161,11 @@ __global__ void k_repack(const uint8_t *raw, uint64_t raw_row, uint32_t rows, ui
                 g[t].c[i] = 0;
         }
     }
+    float max = 0;
+    for (int t = 0; t < 4; t++)
+        for (int i = 0; i < 16; i++)
+            max = fmaxf(max, fabsf(g[t].scale * (float)g[t].s * (float)g[t].c[i] + g[t].offset_scale * (float)g[t].m));
+    note_largest(largest, max);
     pack<F>(g, 64 * u >= cols, c, e, sc, hd);
     uint32_t *out = (uint32_t *)(dst.codes + at * code_bytes(F));
     for (int i = 0; i < code_bytes(F) / 4; i++)
@@ -173,9 +187,11 @@ __global__ void k_repack(const uint8_t *raw, uint64_t raw_row, uint32_t rows, ui
 }
 
 /* Plain types: rows copied into padded rows. */
-template <int BYTES>
-__global__ void k_copy_rows(const uint8_t *raw, uint64_t raw_row, uint32_t rows, uint32_t cols, dmat dst, uint64_t row0)
+template <int F>
+__global__ void k_copy_rows(const uint8_t *raw, uint64_t raw_row, uint32_t rows, uint32_t cols, dmat dst, uint64_t row0,
+                            uint32_t *largest)
 {
+    constexpr int BYTES = code_bytes(F) / 64;
     const uint64_t index = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
     const uint32_t width = dst.units * 64;
     if (index >= (uint64_t)rows * width) return;
@@ -184,25 +200,31 @@ __global__ void k_copy_rows(const uint8_t *raw, uint64_t raw_row, uint32_t rows,
     uint8_t *out = (uint8_t *)dst.codes + ((row0 + row) * width + k) * BYTES;
     for (int i = 0; i < BYTES; i++)
         out[i] = k < cols ? src[i] : 0;
+    if (k >= cols) return;
+    uint32_t bits = byte2(src);
+    if (F == WF_F32) bits |= byte2(src + BYTES - 2) << 16;
+    note_largest(largest, fabsf(F == WF_F16 ? half_of(bits) : __uint_as_float(F == WF_F32 ? bits : bits << 16)));
 }
 
 #define REPACK(TYPE, F, N, B)                                                                                                  \
     case TYPE:                                                                                                                 \
         k_repack<TYPE, F, N, B><<<div_up((uint64_t)rows * dst->units, 128), 128, 0, stream>>>(                                 \
-            raw, raw_row_bytes, rows, dst->cols, *dst, row0, device_grids);                                                    \
+            raw, raw_row_bytes, rows, dst->cols, *dst, row0, device_grids, largest);                                           \
         break;
 
 rl_status repack(const uint8_t *raw, rl_type type, uint64_t raw_row_bytes, uint32_t rows, const dmat *dst, uint64_t row0,
-                 cudaStream_t stream, rl_error *err)
+                 uint32_t *largest, cudaStream_t stream, rl_error *err)
 {
     const uint32_t blocks = div_up((uint64_t)rows * dst->units * 64, 256);
     switch (type) {
     case RL_F32:
-        k_copy_rows<4><<<blocks, 256, 0, stream>>>(raw, raw_row_bytes, rows, dst->cols, *dst, row0);
+        k_copy_rows<WF_F32><<<blocks, 256, 0, stream>>>(raw, raw_row_bytes, rows, dst->cols, *dst, row0, largest);
         break;
     case RL_F16:
+        k_copy_rows<WF_F16><<<blocks, 256, 0, stream>>>(raw, raw_row_bytes, rows, dst->cols, *dst, row0, largest);
+        break;
     case RL_BF16:
-        k_copy_rows<2><<<blocks, 256, 0, stream>>>(raw, raw_row_bytes, rows, dst->cols, *dst, row0);
+        k_copy_rows<WF_BF16><<<blocks, 256, 0, stream>>>(raw, raw_row_bytes, rows, dst->cols, *dst, row0, largest);
         break;
         REPACK(RL_Q8_0, WF_Q8, 32, 34)
         REPACK(RL_IQ1_S, WF_IQ1, 256, 50)
@@ -234,6 +256,17 @@ rl_status repack(const uint8_t *raw, rl_type type, uint64_t raw_row_bytes, uint3
     }
     CHECK_CUDA(cudaGetLastError());
     return RL_OK;
+}
+
+/* Largest weights near 2^14 leave the smallest that matter far from f16's subnormal numbers. */
+float half_scale_of(uint32_t largest)
+{
+    float max;
+    memcpy(&max, &largest, sizeof max);
+    if (!(max > 0.0f) || isinf(max)) return 1.0f;
+    int e = 14 - ilogbf(max);
+    e = e > 100 ? 100 : e < -100 ? -100 : e;
+    return ldexpf(1.0f, e);
 }
 
 uint64_t dmat_bytes(wformat f, uint64_t rows, uint32_t cols)

@@ -28,6 +28,14 @@ void launch_embed(const dmat &w, const drow *rows, uint32_t n, float *x, uint32_
 
 /* ---- Norms and activations ----------------------------------------------------------------------------------------------- */
 
+static __device__ __forceinline__ void put_half(const hrows &h, uint64_t row, uint32_t column, float v)
+{
+    const uint64_t at = row * h.width + half_place(column);
+    const __half high = __float2half_rn(v);
+    h.x[at] = high;
+    if (h.low) h.low[at] = __float2half_rn(v - __half2float(high));
+}
+
 __global__ void k_norm(float *x, const float *add, const float *w, uint32_t E, float eps, float *out, uint32_t ld_out, hrows h,
                        uint32_t h_offset)
 {
@@ -47,11 +55,11 @@ __global__ void k_norm(float *x, const float *add, const float *w, uint32_t E, f
     for (uint32_t i = threadIdx.x; i < E; i += blockDim.x) {
         const float v = xr[i] * r * w[i];
         if (out) out[row * ld_out + i] = v;
-        if (h.x) h.x[row * h.width + half_place(h_offset + i)] = __float2half_rn(v * inverse);
+        if (h.x) put_half(h, row, h_offset + i, v * inverse);
     }
     if (h.x) {
         for (uint32_t i = h_offset + E + threadIdx.x; i < h.width; i += blockDim.x)
-            h.x[row * h.width + half_place(i)] = __float2half_rn(0.0f);
+            put_half(h, row, i, 0.0f);
         if (threadIdx.x == 0) h.scale[row] = scale;
     }
 }
@@ -72,7 +80,7 @@ __global__ void k_prep(const float *x, uint32_t ldx, uint32_t width, hrows h)
     block_sum_max(sum, max, part);
     const float scale = row_scale(max), inverse = 1.0f / scale;
     for (uint32_t i = threadIdx.x; i < h.width; i += blockDim.x)
-        h.x[row * h.width + half_place(i)] = __float2half_rn(i < width ? x[row * ldx + i] * inverse : 0.0f);
+        put_half(h, row, i, i < width ? x[row * ldx + i] * inverse : 0.0f);
     if (threadIdx.x == 0) h.scale[row] = scale;
 }
 
@@ -108,7 +116,7 @@ __global__ void k_silu_mul(float *gu, uint32_t F, hrows h)
     block_sum_max(sum, max, part);
     const float scale = row_scale(max), inverse = 1.0f / scale;
     for (uint32_t i = threadIdx.x; i < h.width; i += blockDim.x)
-        h.x[row * h.width + half_place(i)] = __float2half_rn(i < F ? g[i] * inverse : 0.0f);
+        put_half(h, row, i, i < F ? g[i] * inverse : 0.0f);
     if (threadIdx.x == 0) h.scale[row] = scale;
 }
 
