@@ -49,7 +49,7 @@ template <int R> static __device__ __forceinline__ uint32_t tile_rows(int format
     return format == WF_F32 ? WARPS : WARPS * R;
 }
 
-template <int SOURCE, int R> __global__ void __launch_bounds__(THREADS, 2) k_gemv(gemv_args g)
+template <int SOURCE, int R> __global__ void __launch_bounds__(THREADS, R > 2 ? 2 : 3) k_gemv(gemv_args g)
 {
     extern __shared__ __align__(16) uint8_t smem[];
     let_next_start();
@@ -469,38 +469,55 @@ static size_t vector_bytes(uint32_t width)
     return act8_bytes(padded / 64) + padded * sizeof(float);
 }
 
-/* Tiles of the parts; rows at once chosen so that a few blocks per multiprocessor have work. */
+static uint32_t count_tiles(const gemv_args *g, uint32_t R)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->n_parts; i++)
+        n += div_up(g->part[i].m.rows, g->part[i].m.format == WF_F32 ? WARPS : WARPS * R);
+    return n;
+}
+
+/* Tiles of the parts. Two blocks per multiprocessor take them in turn; rows at once are chosen so that the last turn is full. */
 template <int SOURCE> static void launch_gemv(const cuda_backend *b, gemv_args *g)
 {
-    uint64_t rows = 0;
-    for (uint32_t i = 0; i < g->n_parts; i++)
-        rows += g->part[i].m.rows;
-    const bool wide = rows > 2u * WARPS * 2 * b->sm_count;
-    const uint32_t R = wide ? 4 : 1;
+    const uint32_t most = 2 * (uint32_t)b->sm_count;
+    uint32_t R = 0, least = 0;
+    for (uint32_t r = 4; r; r /= 2) {
+        const uint32_t cost = div_up(count_tiles(g, r), most) * (2 * r + 1); /* a turn costs half a row besides */
+        if (!R || cost < least) R = r, least = cost;
+    }
     g->n_tiles = 0;
     for (uint32_t i = 0; i < g->n_parts; i++) {
         g->part[i].tile0 = g->n_tiles;
         g->n_tiles += div_up(g->part[i].m.rows, g->part[i].m.format == WF_F32 ? WARPS : WARPS * R);
     }
-    const uint32_t most = 4 * (uint32_t)b->sm_count, grid = g->n_tiles < most ? g->n_tiles : most;
+    const dim3 grid(g->n_tiles < most ? g->n_tiles : most);
     const size_t smem = vector_bytes(g->src.width);
-    if (wide)
-        launch(b, k_gemv<SOURCE, 4>, dim3(grid), smem, *g);
+    if (R == 4)
+        launch(b, k_gemv<SOURCE, 4>, grid, smem, *g);
+    else if (R == 2)
+        launch(b, k_gemv<SOURCE, 2>, grid, smem, *g);
     else
-        launch(b, k_gemv<SOURCE, 1>, dim3(grid), smem, *g);
+        launch(b, k_gemv<SOURCE, 1>, grid, smem, *g);
 }
 
 static bool takes(const dmat &m)
 {
-    return m.format > WF_BF16 && m.rows % PAIRS == 0;
+    return m.format > WF_BF16;
+}
+
+/* Gate and up, whose rows are worked on in groups. */
+static bool takes_pairs(const dmat &gate, const dmat &up)
+{
+    return takes(gate) && takes(up) && gate.rows % PAIRS == 0;
 }
 
 /* Whether this layer's matrices and shape suit the fused kernels; what does not goes the staged way. */
 static bool layer_suits(const cuda_backend *b, const dlayer &l)
 {
     const dshape &d = b->shape;
-    if (l.router.format != WF_F32 || !takes(l.gate_exps) || !takes(l.up_exps) || !takes(l.down_exps) || !takes(l.gate_shared) ||
-        !takes(l.up_shared) || !takes(l.down_shared))
+    if (l.router.format != WF_F32 || !takes_pairs(l.gate_exps, l.up_exps) || !takes(l.down_exps) ||
+        !takes_pairs(l.gate_shared, l.up_shared) || !takes(l.down_shared))
         return false;
     if (l.recurrent)
         return takes(l.qkv) && takes(l.gate) && (l.ba.format == WF_F32 || takes(l.ba)) && takes(l.out) &&

@@ -246,7 +246,7 @@ static rl_status check_product(rng *g, rl_type type, uint32_t n, bool fast, rl_e
         }
     char what[96];
     snprintf(what, sizeof what, "%s %s %ux%u, %u rows", fast ? "mma" : "exact", info->name, rows, cols, n);
-    return judge(what, distance(used, want), fast && type != RL_F32 ? 6e-4 : 2e-6, err);
+    return judge(what, distance(used, want), !fast ? 2e-6 : type == RL_F32 ? 1e-5 : 6e-4, err);
 }
 
 static rl_status check_grouped(rng *g, uint32_t n, rl_error *err)
