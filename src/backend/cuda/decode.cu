@@ -33,7 +33,8 @@ struct gemv_args {
     uint32_t index;
 };
 
-static __device__ __forceinline__ void prefetch_rows(const dmat &m, uint64_t row0, uint32_t rows, int code, int extra, int scale)
+static __device__ __forceinline__ void prefetch_rows(const dmat &m, uint64_t row0, uint32_t rows, int code, int extra,
+                                                     int scale)
 {
     const uint64_t at = row0 * m.units, n = (uint64_t)rows * m.units;
     for (uint64_t i = threadIdx.x * 128ull; i < n * code; i += blockDim.x * 128ull)
@@ -235,8 +236,10 @@ __global__ void __launch_bounds__(THREADS, 2) k_route_step(route_args g)
         prefetch_rows(g.router, row0, left < WARPS ? left : WARPS, 256, 0, 0);
     } else {
         const uint32_t row0 = (blockIdx.x - g.router_tiles) * PAIRS;
-        FOR_FORMAT(g.gate_shared.format, prefetch_rows(g.gate_shared, row0, PAIRS, code_bytes(FMT), extra_bytes(FMT), scale_bytes(FMT)))
-        FOR_FORMAT(g.up_shared.format, prefetch_rows(g.up_shared, row0, PAIRS, code_bytes(FMT), extra_bytes(FMT), scale_bytes(FMT)))
+        FOR_FORMAT(g.gate_shared.format,
+                   prefetch_rows(g.gate_shared, row0, PAIRS, code_bytes(FMT), extra_bytes(FMT), scale_bytes(FMT)))
+        FOR_FORMAT(g.up_shared.format,
+                   prefetch_rows(g.up_shared, row0, PAIRS, code_bytes(FMT), extra_bytes(FMT), scale_bytes(FMT)))
     }
     wait_previous();
     prepare_vector<SOURCE_NORM>(g.src, xs, a);
@@ -445,7 +448,8 @@ __global__ void __launch_bounds__(THREADS, 2) k_down_step(down_args g)
     let_next_start();
     const uint32_t row = blockIdx.x * WARPS + threadIdx.x / 32;
     const uint32_t first = blockIdx.x * WARPS, left = g.shared_down.rows - first;
-    FOR_FORMAT(g.shared_down.format, prefetch_rows(g.shared_down, first, left < WARPS ? left : WARPS, code_bytes(FMT), extra_bytes(FMT), scale_bytes(FMT)))
+    FOR_FORMAT(g.shared_down.format, prefetch_rows(g.shared_down, first, left < WARPS ? left : WARPS, code_bytes(FMT),
+                                                   extra_bytes(FMT), scale_bytes(FMT)))
     wait_previous();
     if (row >= g.down.rows) return;
     float acc = 0, shared = 0;
@@ -477,7 +481,8 @@ static uint32_t count_tiles(const gemv_args *g, uint32_t R)
     return n;
 }
 
-/* Tiles of the parts. Two blocks per multiprocessor take them in turn; rows at once are chosen so that the last turn is full. */
+/* Tiles of the parts. Two blocks per multiprocessor take them in turn; rows at once are chosen so that the last turn is full.
+ */
 template <int SOURCE> static void launch_gemv(const cuda_backend *b, gemv_args *g)
 {
     const uint32_t most = 2 * (uint32_t)b->sm_count;
@@ -528,7 +533,8 @@ static bool layer_suits(const cuda_backend *b, const dlayer &l)
 bool decode_suits(const cuda_backend *b)
 {
     const dshape &d = b->shape;
-    if (!b->fast || d.E % 32 || b->head.format <= WF_BF16 || vector_bytes((uint32_t)(d.vd > d.H * d.D ? d.vd : d.H * d.D)) > 48 << 10)
+    if (!b->fast || d.E % 32 || b->head.format <= WF_BF16 ||
+        vector_bytes((uint32_t)(d.vd > d.H * d.D ? d.vd : d.H * d.D)) > 48 << 10)
         return false;
     for (const dlayer &l : b->layers)
         if (!layer_suits(b, l)) return false;
@@ -593,8 +599,8 @@ static void experts(cuda_backend *b, const dlayer &l)
     if (!select) launch_route(s.router, 1, d, s.ids, s.weights, b->stream);
     const experts_args e = {l.gate_exps, l.up_exps, s.router, r.x, s.step_inner, inner_units, d.NE, d.k, s.ids, s.weights};
     launch(b, k_experts_step, dim3(d.F / PAIRS, d.k), 0, e, select);
-    const down_args dn = {l.down_exps, l.down_shared, s.step_inner, r.shared, s.ids, s.weights, s.step_gate, inner_units, d.k,
-                          s.x};
+    const down_args dn = {l.down_exps, l.down_shared, s.step_inner, r.shared, s.ids,
+                          s.weights,   s.step_gate,   inner_units,  d.k,      s.x};
     launch(b, k_down_step, dim3(div_up(d.E, WARPS)), 0, dn);
 }
 

@@ -1,8 +1,9 @@
 /* backend/cuda/decode_attention: attention of a fused decode step.
  *
- * A block takes one key/value head, its G query heads and a share of the positions; warps take four positions at a time and keep
- * their own running maximum, sum and output in registers: lane l owns columns 4l .. 4l+3 of each 128. The dot products of the G
- * heads are summed over lanes together, halving the set of heads at each exchange, so lane l ends with head l / (32 / G). */
+ * A block takes one key/value head, its G query heads and a share of the positions; warps take four positions at a time and
+ * keep their own running maximum, sum and output in registers: lane l owns columns 4l .. 4l+3 of each 128. The dot products of
+ * the G heads are summed over lanes together, halving the set of heads at each exchange, so lane l ends with head l / (32 / G).
+ */
 #include "backend/cuda/decode.cuh"
 #include "backend/cuda/gemv.cuh"
 
@@ -259,8 +260,9 @@ __global__ void __launch_bounds__(THREADS) k_join_step(const float *partial, uin
     if (threadIdx.x % 64 == 0) weights[part] = weight;
     __syncthreads();
     if (part == 0)
-        core[head * D + column] = (values[0][threadIdx.x] + values[1][threadIdx.x] + values[2][threadIdx.x] + values[3][threadIdx.x]) /
-                                  (weights[0] + weights[1] + weights[2] + weights[3]);
+        core[head * D + column] =
+            (values[0][threadIdx.x] + values[1][threadIdx.x] + values[2][threadIdx.x] + values[3][threadIdx.x]) /
+            (weights[0] + weights[1] + weights[2] + weights[3]);
 }
 
 template <typename T, int NV, int G> static void attend(cuda_backend *b, const attend_args &a, uint32_t splits)

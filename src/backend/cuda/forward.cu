@@ -180,7 +180,8 @@ static rl_status experts(run *r, const dlayer &l, uint32_t layer)
     mark(r, PHASE_SELECT);
     grouping g = {s.pairs, s.tiles, s.n_tiles, d.k, (n_pairs < d.NE ? n_pairs : d.NE) + n_pairs / tile_rows};
     if (b->fast && l.gate_exps.format == l.up_exps.format && l.gate_exps.format != WF_F32) {
-        product_mma2(l.gate_exps, s.gate_up, 2 * d.F, l.up_exps, s.gate_up + d.F, 2 * d.F, s.h_norm, 0, &g, r->expected, b->stream);
+        product_mma2(l.gate_exps, s.gate_up, 2 * d.F, l.up_exps, s.gate_up + d.F, 2 * d.F, s.h_norm, 0, &g, r->expected,
+                     b->stream);
     } else {
         multiply_experts(r, l.gate_exps, s.norm, d.E, s.h_norm, g, s.gate_up, 2 * d.F);
         multiply_experts(r, l.up_exps, s.norm, d.E, s.h_norm, g, s.gate_up + d.F, 2 * d.F);
@@ -366,11 +367,13 @@ static rl_status run_trunk(run *r, const rl_pass *pass, const std::vector<uint32
     const scratch &s = b->s;
     const uint32_t E = b->shape.E;
     if (!r->tap && !b->profile->on && r->n <= GRAPH_ROWS)
-        TRY(replay(b, {r->n, r->n_segments, r->splits, 0}, [&] { return run_body(r); }, err));
+        TRY(replay(
+            b, {r->n, r->n_segments, r->splits, 0}, [&] { return run_body(r); }, err));
     else
         TRY(run_body(r));
     if (pass->hidden)
-        CHECK_CUDA(cudaMemcpyAsync(pass->hidden, s.hidden, (size_t)r->n * E * sizeof(float), cudaMemcpyDeviceToHost, b->stream));
+        CHECK_CUDA(
+            cudaMemcpyAsync(pass->hidden, s.hidden, (size_t)r->n * E * sizeof(float), cudaMemcpyDeviceToHost, b->stream));
     TRY(run_head(r, b->head, s.hidden, (uint32_t)wanted.size(), pass->logits));
     CHECK_CUDA(cudaGetLastError());
     mark(r, PHASE_HEAD);

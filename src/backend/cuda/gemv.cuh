@@ -1,7 +1,7 @@
 /* backend/cuda/gemv: one activation row times weight rows, 8-bit activations.
  *
- * A lane owns units of 64 columns and keeps their activations in registers; a warp owns weight rows, loads R of them at once and
- * adds up over lanes. Activations are int8 with a float scale per 32, laid out so that the 16-byte loads of a warp are
+ * A lane owns units of 64 columns and keeps their activations in registers; a warp owns weight rows, loads R of them at once
+ * and adds up over lanes. Activations are int8 with a float scale per 32, laid out so that the 16-byte loads of a warp are
  * contiguous: piece p (16 codes) of unit u at p * units + u. */
 #ifndef RL_CUDA_GEMV_CUH
 #define RL_CUDA_GEMV_CUH
@@ -173,17 +173,58 @@ static __device__ __forceinline__ float float_row(const dmat &m, uint64_t row, c
 
 #define FOR_BLOCK_FORMAT(format, ...)                                                                                          \
     switch (format) {                                                                                                          \
-    case WF_G8: { constexpr int FMT = WF_G8; __VA_ARGS__; break; }                                                             \
-    case WF_Q8: { constexpr int FMT = WF_Q8; __VA_ARGS__; break; }                                                             \
-    case WF_IQ1: { constexpr int FMT = WF_IQ1; __VA_ARGS__; break; }                                                           \
-    case WF_IQ2: { constexpr int FMT = WF_IQ2; __VA_ARGS__; break; }                                                           \
-    case WF_IQ3X: { constexpr int FMT = WF_IQ3X; __VA_ARGS__; break; }                                                         \
-    case WF_IQ3S: { constexpr int FMT = WF_IQ3S; __VA_ARGS__; break; }                                                         \
-    case WF_Q2K: { constexpr int FMT = WF_Q2K; __VA_ARGS__; break; }                                                           \
-    case WF_Q4K: { constexpr int FMT = WF_Q4K; __VA_ARGS__; break; }                                                           \
-    case WF_Q5K: { constexpr int FMT = WF_Q5K; __VA_ARGS__; break; }                                                           \
-    case WF_Q6K: { constexpr int FMT = WF_Q6K; __VA_ARGS__; break; }                                                           \
-    default: break;                                                                                                            \
+    case WF_G8: {                                                                                                              \
+        constexpr int FMT = WF_G8;                                                                                             \
+        __VA_ARGS__;                                                                                                           \
+        break;                                                                                                                 \
+    }                                                                                                                          \
+    case WF_Q8: {                                                                                                              \
+        constexpr int FMT = WF_Q8;                                                                                             \
+        __VA_ARGS__;                                                                                                           \
+        break;                                                                                                                 \
+    }                                                                                                                          \
+    case WF_IQ1: {                                                                                                             \
+        constexpr int FMT = WF_IQ1;                                                                                            \
+        __VA_ARGS__;                                                                                                           \
+        break;                                                                                                                 \
+    }                                                                                                                          \
+    case WF_IQ2: {                                                                                                             \
+        constexpr int FMT = WF_IQ2;                                                                                            \
+        __VA_ARGS__;                                                                                                           \
+        break;                                                                                                                 \
+    }                                                                                                                          \
+    case WF_IQ3X: {                                                                                                            \
+        constexpr int FMT = WF_IQ3X;                                                                                           \
+        __VA_ARGS__;                                                                                                           \
+        break;                                                                                                                 \
+    }                                                                                                                          \
+    case WF_IQ3S: {                                                                                                            \
+        constexpr int FMT = WF_IQ3S;                                                                                           \
+        __VA_ARGS__;                                                                                                           \
+        break;                                                                                                                 \
+    }                                                                                                                          \
+    case WF_Q2K: {                                                                                                             \
+        constexpr int FMT = WF_Q2K;                                                                                            \
+        __VA_ARGS__;                                                                                                           \
+        break;                                                                                                                 \
+    }                                                                                                                          \
+    case WF_Q4K: {                                                                                                             \
+        constexpr int FMT = WF_Q4K;                                                                                            \
+        __VA_ARGS__;                                                                                                           \
+        break;                                                                                                                 \
+    }                                                                                                                          \
+    case WF_Q5K: {                                                                                                             \
+        constexpr int FMT = WF_Q5K;                                                                                            \
+        __VA_ARGS__;                                                                                                           \
+        break;                                                                                                                 \
+    }                                                                                                                          \
+    case WF_Q6K: {                                                                                                             \
+        constexpr int FMT = WF_Q6K;                                                                                            \
+        __VA_ARGS__;                                                                                                           \
+        break;                                                                                                                 \
+    }                                                                                                                          \
+    default:                                                                                                                   \
+        break;                                                                                                                 \
     }
 
 /* ---- Vectors into activations -------------------------------------------------------------------------------------------- */
@@ -192,9 +233,9 @@ static __device__ __forceinline__ float float_row(const dmat &m, uint64_t row, c
 enum source { SOURCE_NORM, SOURCE_DELTA, SOURCE_ATTENTION };
 
 struct vector_source {
-    const float *x, *w;    /* NORM: the residual row and the norm's weights. DELTA: core and ssm_norm. ATTENTION: core */
-    const float *gate;     /* DELTA: z. ATTENTION: q with gates */
-    uint32_t width, head;  /* head: S or D */
+    const float *x, *w;   /* NORM: the residual row and the norm's weights. DELTA: core and ssm_norm. ATTENTION: core */
+    const float *gate;    /* DELTA: z. ATTENTION: q with gates */
+    uint32_t width, head; /* head: S or D */
     float eps;
 };
 
@@ -205,8 +246,7 @@ static __device__ __forceinline__ void load8(const float *p, float *v)
 }
 
 /* The whole block prepares the vector in shared memory: 8-bit in `a`, and for NORM as floats in `xs` too. */
-template <int SOURCE>
-static __device__ __forceinline__ void prepare_vector(const vector_source &src, float *xs, const act8 &a)
+template <int SOURCE> static __device__ __forceinline__ void prepare_vector(const vector_source &src, float *xs, const act8 &a)
 {
     __shared__ float part[64];
     const uint32_t groups = src.width / 8, rounds = (groups + blockDim.x - 1) / blockDim.x;

@@ -261,7 +261,8 @@ rl_status load_weights(cuda_backend *b, const rl_backend_options *opt, rl_error 
                        step = fit ? fit : 1;
         total += rows * m.first->row_bytes;
         for (uint64_t r = 0; r < rows; r += step)
-            l.jobs.push_back({m.first, m.second, largest + (&m - p.matrices.data()), r, (uint32_t)(rows - r < step ? rows - r : step)});
+            l.jobs.push_back(
+                {m.first, m.second, largest + (&m - p.matrices.data()), r, (uint32_t)(rows - r < step ? rows - r : step)});
     }
     CHECK_CUDA(cudaDeviceSynchronize());
     TRY(run_jobs(&l, opt, total, err));

@@ -1,8 +1,8 @@
 /* backend/cuda/mma: products on tensor cores, weights decoded in registers.
  *
  * mma.m16n8k16 takes 16 weight rows (A) times 8 activation rows (B). Which column of a weight row stands at which place of k is
- * free as long as both operands agree, so lane (g, t) of a warp simply loads unit t of a block of 256 columns of rows g and g + 8
- * and feeds its quad j in step j: 16 steps, no shared memory and no shuffles for weights. Activations are stored permuted to
+ * free as long as both operands agree, so lane (g, t) of a warp simply loads unit t of a block of 256 columns of rows g and g +
+ * 8 and feeds its quad j in step j: 16 steps, no shared memory and no shuffles for weights. Activations are stored permuted to
  * match (half_place): the 16 bytes at (j/2, t) are quads j and j+1 of unit t. Their tile is shared by all warps of a block.
  *
  * Weights are rounded to f16 after a power of two per matrix, activations after one per row; sums are f32. Float weights (the
@@ -105,7 +105,8 @@ template <int F, int MT> __host__ __device__ constexpr bool prefetches()
 }
 
 template <int F, int NT, int MT, int WM, int WK>
-__global__ void __launch_bounds__(WM *WK * 32) k_mma(product first, product second, hrows x, uint32_t n, grouping g, bool grouped)
+__global__ void __launch_bounds__(WM *WK * 32)
+    k_mma(product first, product second, hrows x, uint32_t n, grouping g, bool grouped)
 {
     constexpr bool SPLIT = F == WF_F32;
     constexpr int THREADS = WM * WK * 32, BN = NT * 8, TILE = WK * BN * X_STRIDE, STAGE = TILE * (SPLIT ? 2 : 1);
@@ -329,8 +330,7 @@ template <int F, int NT, int MT, int WM, int WK> static void launch(const call &
     }
     const uint32_t rows = c.two && c.second.w.rows > c.first.w.rows ? c.second.w.rows : c.first.w.rows;
     const dim3 grid(div_up(rows, WM * MT * 16), c.g ? c.g->max_tiles : div_up(c.n, NT * 8), c.two ? 2 : 1);
-    k_mma<F, NT, MT, WM, WK>
-        <<<grid, WM * WK * 32, smem, c.st>>>(c.first, c.second, c.x, c.n, c.g ? *c.g : none, c.g != NULL);
+    k_mma<F, NT, MT, WM, WK><<<grid, WM * WK * 32, smem, c.st>>>(c.first, c.second, c.x, c.n, c.g ? *c.g : none, c.g != NULL);
 }
 
 template <int F> static void product_f(const call &c, uint32_t tile_rows)

@@ -5,8 +5,8 @@
 #include <string.h>
 
 static const char *const phase_names[PHASE_COUNT] = {
-    "start",   "norm",    "dn_in",  "dn_conv", "dn_state", "dn_gate",    "dn_out",     "at_in",       "at_rope", "at_core",
-    "at_gate", "at_out",  "router", "select",  "experts_in", "experts_act", "experts_out", "combine", "shared",  "head",
+    "start",   "norm",   "dn_in",  "dn_conv", "dn_state",   "dn_gate",     "dn_out",      "at_in",   "at_rope", "at_core",
+    "at_gate", "at_out", "router", "select",  "experts_in", "experts_act", "experts_out", "combine", "shared",  "head",
 };
 
 void profile_init(profiler *p, bool on)

@@ -23,8 +23,10 @@ template <int F> __global__ void k_embed(dmat w, const drow *rows, float *x, uin
     }
 }
 
-void launch_embed(const dmat &w, const drow *rows, uint32_t n, float *x, uint32_t E,
-                  cudaStream_t st){FOR_FORMAT(w.format, (k_embed<FMT><<<n, 32, 0, st>>>(w, rows, x, E, E)))}
+void launch_embed(const dmat &w, const drow *rows, uint32_t n, float *x, uint32_t E, cudaStream_t st)
+{
+    FOR_FORMAT(w.format, (k_embed<FMT><<<n, 32, 0, st>>>(w, rows, x, E, E)))
+}
 
 /* ---- Norms and activations ----------------------------------------------------------------------------------------------- */
 
