@@ -411,6 +411,33 @@ typedef struct rl_plan {
 } rl_plan;
 rl_status rl_plan_make(const rl_engine_options *options, rl_plan *out, rl_error *err);
 
+/* Routing: which experts every token used in every layer, recorded or made up, and what caches would have made of it. */
+typedef struct rl_trace rl_trace;
+rl_status rl_trace_create(uint32_t n_layer, uint32_t n_expert, uint32_t n_used, rl_trace **out, rl_error *err);
+/* Experts of rank r are drawn with weight 1 / r^zipf (0 = all equal); with probability `reuse` one of the token before is used
+ * again. The same arguments give the same trace. */
+rl_status rl_trace_synth(uint32_t n_layer, uint32_t n_expert, uint32_t n_used, uint64_t tokens, double zipf, double reuse,
+                         uint64_t seed, rl_trace **out, rl_error *err);
+rl_status rl_trace_load(const char *path, rl_trace **out, rl_error *err);
+rl_status rl_trace_save(const rl_trace *t, const char *path, rl_error *err);
+uint64_t rl_trace_tokens(const rl_trace *t);
+void rl_trace_free(rl_trace *t);
+
+typedef enum rl_sim_policy {
+    RL_SIM_LRU,
+    RL_SIM_FREQUENCY, /* uses, each losing half of its weight in 128 tokens */
+    RL_SIM_SEGMENTED, /* LRU with four fifths kept for experts used twice */
+    RL_SIM_OPTIMAL,   /* Belady: knows the future, the bound for all */
+    RL_SIM_POLICIES
+} rl_sim_policy;
+const char *rl_sim_policy_name(rl_sim_policy p);
+typedef struct rl_sim_result {
+    rl_sim_policy policy;
+    uint64_t uses, misses;
+} rl_sim_result;
+/* Every policy over the trace, with a cache that holds `share` of all experts and is empty at first. */
+rl_status rl_cache_sim(const rl_trace *t, double share, rl_sim_result out[RL_SIM_POLICIES], rl_error *err);
+
 /* The expert cache since opening. An expert is counted once for each layer and pass that uses it. */
 typedef struct rl_cache_stats {
     rl_residency residency;
@@ -488,6 +515,11 @@ rl_status rl_session_extend_logits(rl_session *s, const int32_t *ids, size_t n, 
 
 /* Appends one id without computing it: the next extend does. For the last token of an answer. */
 rl_status rl_session_append(rl_session *s, int32_t id, rl_error *err);
+
+/* Extends the session by n ids and by `generate` more that it continues with greedily, and adds every token's routing to the
+ * trace, which was created for the model's shape. */
+rl_status rl_trace_record(rl_session *s, const int32_t *ids, size_t n, uint32_t generate, rl_progress_fn progress, void *ctx,
+                          rl_trace *trace, rl_error *err);
 
 /* Marks the current position (computing what is pending). Marking a marked position again is free. At most RL_SESSION_MARKS
  * are held: when full, the second oldest position goes (the oldest is usually the system prompt, the newest the last turn). */

@@ -29,6 +29,8 @@ int cmd_serve(int argc, char **argv);
 int cmd_synth(int argc, char **argv);
 int cmd_plan(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
+int cmd_trace(int argc, char **argv);
+int cmd_cache_sim(int argc, char **argv);
 int cmd_kernel_selftest(int argc, char **argv);
 
 /* "redlite: sentence" on stderr; returns CLI_EXIT_FAILURE, or CLI_EXIT_INTERRUPTED for a call the user cancelled. */

@@ -24,6 +24,8 @@ static const command commands[] = {
     {"kernel-bench", "time the matrix kernels alone", cmd_kernel_bench},
     {"plan", "what a model needs and how it will run here", cmd_plan},
     {"doctor", "the plan, the machine, and what would make it faster", cmd_doctor},
+    {"trace", "record which experts a text uses", cmd_trace},
+    {"cache-sim", "replay a trace against cache policies", cmd_cache_sim},
     {"synth", "write a model with random weights at a real shape", cmd_synth},
     {"kernel-selftest", "check every GPU kernel against plain code", cmd_kernel_selftest},
     {"version", "version, processor and backends", cmd_version},

@@ -27,6 +27,8 @@ struct rl_engine {
     int threads;
     uint32_t context, batch, max_rows;
     uint32_t n_sessions;
+    rl_tap_fn tap; /* looks on at passes of one session; NULL but while a trace is recorded */
+    void *tap_ctx;
     /* One pass: never more segments than rows. */
     rl_segment *segments;
     rl_batch_item **pass_items;

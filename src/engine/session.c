@@ -294,7 +294,7 @@ static rl_status pass_one(rl_session *s, uint32_t rows, float *all, rl_error *er
 {
     rl_engine *e = s->engine;
     rl_segment seg = {.seq = s->seq, .ids = s->ids + s->computed, .n = rows, .want = all ? RL_LOGITS_ALL : RL_LOGITS_LAST};
-    rl_pass pass = {.segments = &seg, .n_segments = 1, .logits = all ? all : s->logits};
+    rl_pass pass = {.segments = &seg, .n_segments = 1, .logits = all ? all : s->logits, .tap = e->tap, .tap_ctx = e->tap_ctx};
     rl_status st = e->backend->ops->forward(e->backend, &pass, err);
     if (st != RL_OK) {
         recover(s);

@@ -13,6 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A guess is read when guesses of its rank have come true in this share of cases. On a busy disk a wrong one costs what a right
+ * one gains; ranks far down the list are right half of the time. */
+#define GUESS_WORTH  0.65f
+#define GUESS_MEMORY 256 /* layers over which that share is remembered */
+
 /* Experts of a wave when streaming: long enough to hide its two barriers, short against the cache. */
 #define STREAM_WAVE 64
 
@@ -37,9 +42,13 @@ struct rl_experts {
     bool waiting; /* a member is in rl_io_wait: it alone collects */
     atomic_bool busy;
     expert_set set;
-    uint32_t *held, n_held;           /* slots pinned for the next layer, by guess or ahead */
-    uint32_t ahead_layer, ahead_next; /* streaming: the next expert to read ahead of its layer's set */
-    atomic_bool failed;               /* next returned false in this set */
+    struct {
+        uint32_t layer, n, ids[RL_MAX_EXPERTS_USED];
+        float came_true[RL_MAX_EXPERTS_USED]; /* by rank */
+    } guess;                                  /* the last prediction */
+    uint32_t *held, n_held;                   /* slots pinned for the next layer, by guess or ahead */
+    uint32_t ahead_layer, ahead_next;         /* streaming: the next expert to read ahead of its layer's set */
+    atomic_bool failed;                       /* next returned false in this set */
     rl_status status;
     rl_error error;
     rl_experts_stats stats;
@@ -131,6 +140,9 @@ rl_status rl_experts_open(const rl_model *m, const rl_experts_options *opt, rl_e
     if (!x) return rl_fail(err, RL_ERR_MEMORY, "no memory for the expert cache");
     x->model = m;
     x->full = opt->full;
+    x->guess.layer = UINT32_MAX;
+    for (uint32_t i = 0; i < RL_MAX_EXPERTS_USED; i++)
+        x->guess.came_true[i] = 1;
     pthread_mutex_init(&x->lock, NULL);
     pthread_cond_init(&x->arrived, NULL);
     rl_status st = open_parts(x, opt, err);
@@ -364,10 +376,35 @@ void rl_experts_begin_pass(rl_experts *x)
     unlock(x);
 }
 
+static bool contains(const uint32_t *ids, uint32_t n, uint32_t id)
+{
+    uint32_t low = 0;
+    while (n > 0) {
+        const uint32_t half = n / 2;
+        if (ids[low + half] < id) {
+            low += half + 1;
+            n -= half + 1;
+        } else {
+            if (ids[low + half] == id) return true;
+            n = half;
+        }
+    }
+    return false;
+}
+
+/* How the prediction for the layer that begins came true, also where nothing was read for it. */
+static void judge_guess(rl_experts *x, uint32_t layer, const uint32_t *ids, uint32_t n)
+{
+    for (uint32_t i = 0; x->guess.layer == layer && i < x->guess.n; i++)
+        x->guess.came_true[i] += (contains(ids, n, x->guess.ids[i]) - x->guess.came_true[i]) / GUESS_MEMORY;
+    x->guess.layer = UINT32_MAX;
+}
+
 void rl_experts_begin(rl_experts *x, uint32_t layer, const uint32_t *ids, uint32_t n)
 {
     pthread_mutex_lock(&x->lock);
     drop_set(x);
+    judge_guess(x, layer, ids, n);
     expert_set *set = &x->set;
     set->active = true;
     set->layer = layer;
@@ -471,9 +508,12 @@ void rl_experts_predict(rl_experts *x, uint32_t layer, const uint32_t *ids, uint
     if (!x->predicts || layer >= x->s.layout.n_layers) return;
     pthread_mutex_lock(&x->lock);
     const uint32_t most = ahead_size(x, layer);
-    if (!x->set.stream)
-        for (uint32_t i = 0; i < n && x->n_held < most; i++)
-            if (!hold(x, layer, ids[i], true)) break;
+    if (n > RL_MAX_EXPERTS_USED) n = RL_MAX_EXPERTS_USED;
+    x->guess.layer = layer;
+    x->guess.n = n;
+    memcpy(x->guess.ids, ids, n * sizeof *ids);
+    for (uint32_t i = 0; i < n && !x->set.stream && x->n_held < most; i++)
+        if (x->guess.came_true[i] >= GUESS_WORTH && !hold(x, layer, ids[i], true)) break;
     unlock(x);
 }
 

@@ -41,6 +41,11 @@ static rl_status load_matrix(loading *l, const rl_matrix *src, bool repack, rl_m
     const uint64_t bytes = src->matrix_bytes * (repack ? src->n : 1);
     if (l->total == 0) {
         l->done += bytes;
+        /* All of it is wanted soon: one long read instead of faults page by page. */
+        if (src->n == 1 && src->tensor && !src->copied)
+            rl_mapping_advise(rl_gguf_mapping(l->b->base.model->gguf, src->tensor->file),
+                              src->tensor->offset + (uint64_t)(src->data - src->tensor->data), src->matrix_bytes,
+                              RL_ADVICE_WILLNEED);
         return RL_OK;
     }
     rl_status st = rl_mm_matrix_init(l->b->mm, src, repack, l->b->pool, out, l->err);
