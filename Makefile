@@ -39,10 +39,10 @@ asan: build/.setup ## tests with the address and undefined behaviour sanitizers
 	@cmake --build --preset asan
 	@ctest --test-dir build-asan --output-on-failure -j$(JOBS) -LE slow
 
-tsan: build/.setup ## thread team and sessions with the thread sanitizer
+tsan: build/.setup ## thread team, sessions and expert cache with the thread sanitizer
 	@cmake --preset tsan
-	@cmake --build --preset tsan --target test_base_pool test_session
-	@ctest --test-dir build-tsan --output-on-failure -R '^test_(base_pool|session)$$'
+	@cmake --build --preset tsan --target test_base_pool test_session test_experts test_experts_cpu
+	@ctest --test-dir build-tsan --output-on-failure -R '^test_(base_pool|session|experts|experts_cpu)$$'
 
 fuzz: build/.setup ## every fuzzer for FUZZ_SECONDS (clang)
 	@scripts/setup.sh --checks
