@@ -17,6 +17,7 @@ enum {
 
 /* Commands: argv[0] is the command's name; the result is the exit status. */
 int cmd_generate(int argc, char **argv);
+int cmd_chat(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
 int cmd_detokenize(int argc, char **argv);
 int cmd_logits(int argc, char **argv);
@@ -36,11 +37,22 @@ int cmd_kernel_selftest(int argc, char **argv);
 /* "redlite: sentence" on stderr; returns CLI_EXIT_FAILURE, or CLI_EXIT_INTERRUPTED for a call the user cancelled. */
 int cli_error(const rl_error *err);
 
+/* Fills err (may be NULL) and returns the status. */
+#if defined(__GNUC__)
+__attribute__((format(printf, 3, 4)))
+#endif
+rl_status
+cli_fail(rl_error *err, rl_status status, const char *fmt, ...);
+
 /* ---- Interrupt ------------------------------------------------------------------------------------------------------- */
 
 /* The first SIGINT or SIGTERM sets a flag that commands look at; a second one ends the process at once. */
 void cli_catch_signals(void);
 bool cli_interrupted(void);
+/* For a command that outlives an interrupt: so many signals are caught before the next one ends the process (1). */
+void cli_set_patience(int signals);
+void cli_forget_interrupt(void);
+bool cli_terminated(void); /* by SIGTERM: never forgotten */
 /* For calls whose progress nobody watches: only asks whether to go on. */
 bool cli_keep_going(void *ctx, uint64_t done, uint64_t total);
 
@@ -106,7 +118,7 @@ bool cli_read_ids(const char *command, const rl_tokenizer *t, int32_t **ids, siz
 /* A line on stderr that is overwritten, only on a terminal and not when quiet, only after half a second. */
 typedef struct cli_progress {
     const char *what; /* "loading", "prompt" */
-    bool rate;        /* show units per second */
+    bool rate;        /* units are tokens: show them, their speed and the time left */
     double start;
     bool shown;
 } cli_progress;

@@ -20,21 +20,35 @@ int cli_error(const rl_error *err)
     return CLI_EXIT_FAILURE;
 }
 
+rl_status cli_fail(rl_error *err, rl_status status, const char *fmt, ...)
+{
+    if (!err) return status;
+    va_list ap;
+    va_start(ap, fmt);
+    err->status = status;
+    vsnprintf(err->text, sizeof err->text, fmt, ap);
+    va_end(ap);
+    return status;
+}
+
 /* ---- Interrupt ------------------------------------------------------------------------------------------------------- */
 
-static volatile sig_atomic_t interrupted;
+static volatile sig_atomic_t signals, patience = 1, terminated;
 
 static void on_signal(int sig)
 {
-    (void)sig;
-    interrupted = 1;
+    if (sig == SIGTERM) terminated = 1;
+    if (signals < patience) {
+        signals = signals + 1;
+        return;
+    }
+    signal(sig, SIG_DFL); /* the user has waited long enough: a pass cannot be interrupted */
+    raise(sig);
 }
 
 void cli_catch_signals(void)
 {
-    /* Reset after the first: a second Ctrl-C ends a pass that takes too long. No SA_RESTART, so that a read of the terminal
-     * ends. */
-    struct sigaction act = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    struct sigaction act = {.sa_handler = on_signal}; /* no SA_RESTART, so that a read of the terminal ends */
     sigaction(SIGINT, &act, NULL);
     sigaction(SIGTERM, &act, NULL);
     struct sigaction ignore = {.sa_handler = SIG_IGN};
@@ -43,7 +57,22 @@ void cli_catch_signals(void)
 
 bool cli_interrupted(void)
 {
-    return interrupted != 0;
+    return signals != 0;
+}
+
+void cli_set_patience(int n)
+{
+    patience = n;
+}
+
+void cli_forget_interrupt(void)
+{
+    signals = 0;
+}
+
+bool cli_terminated(void)
+{
+    return terminated != 0;
 }
 
 bool cli_keep_going(void *ctx, uint64_t done, uint64_t total)
@@ -51,7 +80,7 @@ bool cli_keep_going(void *ctx, uint64_t done, uint64_t total)
     (void)ctx;
     (void)done;
     (void)total;
-    return !interrupted;
+    return signals == 0;
 }
 
 /* ---- Standard output ------------------------------------------------------------------------------------------------- */
@@ -389,12 +418,12 @@ bool cli_show_progress(void *ctx, uint64_t done, uint64_t total)
         double share = (double)done / (double)total;
         fprintf(stderr, "\r%s %3.0f %%", p->what, share * 100);
         if (p->rate && done > 0)
-            fprintf(stderr, ", %llu of %llu, %.1f/s, %.0f s left", (unsigned long long)done, (unsigned long long)total,
-                    (double)done / passed, passed * (1 - share) / share);
+            fprintf(stderr, ", %llu of %llu tokens, %.1f tok/s, %.0f s left", (unsigned long long)done,
+                    (unsigned long long)total, (double)done / passed, passed * (1 - share) / share);
         fputs("\033[K", stderr);
         p->shown = true;
     }
-    return !interrupted;
+    return signals == 0;
 }
 
 void cli_clear_progress(cli_progress *p)
