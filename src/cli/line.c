@@ -303,7 +303,8 @@ static line_end read_edited(line_reader *r, char **text, size_t *n)
 {
     int count = 0;
     r->why = LINE_EOF;
-    fputs("\033[?2004h", r->screen); /* ask the terminal to mark pastes */
+    el_set(r->editor, EL_PREP_TERM, 1); /* before the prompt shows: what is typed after it is edited by us alone */
+    fputs("\033[?2004h", r->screen);    /* asks the terminal to mark pastes */
     const char *line = el_gets(r->editor, &count);
     fputs("\033[?2004l", r->screen);
     if (!line || count <= 0) {
