@@ -13,11 +13,8 @@ static int cmd_help(int argc, char **argv);
 
 static const command commands[] = {
     {"generate", "continue a text, or answer a message with --chat", cmd_generate},
-<<<<<<< HEAD
-    {"serve", "answer over HTTP, as the APIs of OpenAI and Anthropic do", cmd_serve},
-=======
     {"chat", "talk with the model in the terminal", cmd_chat},
->>>>>>> 767efa3 (Chat: a conversation in the terminal that keeps what it has computed)
+    {"serve", "answer over HTTP, as the APIs of OpenAI and Anthropic do", cmd_serve},
     {"tokenize", "text to token ids", cmd_tokenize},
     {"detokenize", "token ids to text", cmd_detokenize},
     {"logits", "write the model's logits for every position", cmd_logits},
