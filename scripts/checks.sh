@@ -89,11 +89,51 @@ commas() { tr -s ' \n' ',' <"$1" | sed 's/^,//; s/,$//'; }
 count() { wc -w <"$1"; }
 vocabulary() { "$redlite" info --json -m "$1" | python3 -c 'import json, sys; print(json.load(sys.stdin)["shape"]["vocabulary"])'; }
 
-# text_ids MODEL N OUT: the first N ids of the evaluation text.
+# text_ids MODEL N OUT: the first N ids of the evaluation text, repeated when it is shorter.
 text_ids() {
-    "$redlite" tokenize -q --ids -m "$1" -f "$root/tests/data/eval.txt" | tr -s ' \n' '\n\n' | head -n "$2" >"$3"
-    [ "$(count "$3")" -eq "$2" ] || { echo "the evaluation text has fewer than $2 tokens" && return 1; }
+    local once=$work/text.ids
+    "$redlite" tokenize -q --ids -m "$1" -f "$root/tests/data/eval.txt" | tr -s ' \n' '\n\n' | grep . >"$once"
+    [ -s "$once" ] || { echo "the evaluation text gives no tokens" && return 1; }
+    rm -f "$3"
+    while [ ! -e "$3" ] || [ "$(count "$3")" -lt "$2" ]; do cat "$once" >>"$3"; done
+    head -n "$2" "$3" >"$once" && mv "$once" "$3"
 }
+
+# make_judge MODEL: sets $judge to the model as float32, on which llama.cpp does not round activations, or to the model itself
+# when that would take more than $CHECKS_F32_MIB; $judge_exact tells which.
+make_judge() {
+    local mib
+    mib=$(("$("$redlite" info --json -m "$1" | python3 -c 'import json, sys; print(json.load(sys.stdin)["parameters"])')" / 262144))
+    judge=$1 judge_exact=false
+    [ "$mib" -le "${CHECKS_F32_MIB:-2048}" ] || return 0
+    judge=$work/f32.gguf judge_exact=true
+    rm -f "$judge"
+    run_peer "$1" quantize "$judge" F32
+}
+
+# parity_of MODEL IDS OPTIONS...: redlite parity, its report in one line; router mismatches are failures with 8-bit activations
+# too, for every stage is given the judge's own input.
+parity_of() {
+    local model=$1 ids=$2 status
+    shift 2
+    rm -f "$work/parity.json"
+    "$redlite" parity -q --json -m "$model" --tokens "$(commas "$ids")" -c $(($(count "$ids") + 1)) "$@" >"$work/parity.json"
+    status=$?
+    python3 - "$work/parity.json" <<'END' || return 1
+import json, sys
+d = json.load(open(sys.argv[1]))
+shown = [s for s in d["stages"] if s["layers"]]
+worst = max((s for s in shown if s["rms"] > 0), key=lambda s: s["rms_error"] / s["rms"])
+print("worst stage %s %.1e, logits %.2e, KL %.1e, argmax %d/%d, router mismatches %d (%s, %d stages)" % (
+    worst["stage"], worst["rms_error"] / worst["rms"], d["logits_max_abs"], d["kl_max"],
+    d["positions"] - d["argmax_mismatches"], d["positions"], d["router_mismatches"], d["isa"], len(shown)))
+sys.exit(len(shown) < 20 or d["router_mismatches"] > 0)
+END
+    return $status
+}
+
+# Backends besides ref that can run here.
+backends() { "$redlite" version | sed -n 's/^backends: //p' | tr ' ' '\n' | grep -v -x ref; }
 
 # random_ids N LIMIT SEED OUT: below LIMIT.
 random_ids() {
@@ -114,4 +154,16 @@ peer_logits() { # peer_logits OUT MODEL IDS OPTIONS...
     shift 3
     rm -f "$out"
     run_peer "$@" "$model" logits "$out" "$ids"
+}
+
+mean_kl() { sed 's/.* mean \([^,]*\),.*/\1/' <<<"$1"; }
+
+# With 8-bit activations both programs move away from the exact judge ($work/judge). Ours may not be further away than llama.cpp
+# itself ($work/theirs), but for chance: on few positions one router tie can double a mean.
+as_good_as_peer() { # VOCABULARY POSITIONS
+    local theirs ours
+    theirs=$("$compare" --argmax "$2" "$1" "$2" "$work/judge" "$work/theirs") &&
+        ours=$("$compare" --argmax "$2" "$1" "$2" "$work/judge" "$work/ours") || return 1
+    echo "$ours (llama.cpp: ${theirs#*, })"
+    awk -v a="$(mean_kl "$ours")" -v b="$(mean_kl "$theirs")" 'BEGIN { exit !(a <= 2 * b + 2e-3) }'
 }
