@@ -17,12 +17,11 @@ def run(command, args):
     if done.returncode != 0:
         sys.exit(f"ab: {command}: {done.stderr.strip()}")
     report = json.loads(done.stdout)
-    return {r["test"] + (f" @ {r['depth']}" if r["depth"] else "") + (f" x{r['sequences']}" if r["sequences"] > 1 else ""):
-            r["median_tokens_per_second"] for r in report["results"]}, report
+    return {r["test"]: r["median_tokens_per_second"] for r in report["results"]}, report
 
 
 def verdict(ratios):
-    """Median ratio, its 95 % interval from the paired logarithms, and the words for it."""
+    """Geometric mean of the ratios, its 95 % interval from the paired logarithms, and the words for it."""
     logs = [math.log(r) for r in ratios]
     centre = statistics.mean(logs)
     if len(logs) < 2:

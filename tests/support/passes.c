@@ -13,7 +13,8 @@ rl_backend *pass_open(const rl_model *m, pass_options o)
                                     .isa = o.isa ? o.isa : "auto",
                                     .max_rows = o.max_rows ? o.max_rows : 64,
                                     .profile = o.profile,
-                                    .repack_experts = o.repack_experts, .experts = o.experts};
+                                    .repack_experts = o.repack_experts,
+                                    .experts = o.experts};
     rl_backend *b = NULL;
     rl_error err = {0};
     rl_assert_ok(ops->open(m, &opt, &b, &err), &err);
