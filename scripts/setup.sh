@@ -28,6 +28,7 @@ need lib cmocka libcmocka-dev cmocka "tests"
 need have python3 python3 python3 "test of the generated tables"
 need lib libmicrohttpd libmicrohttpd-dev libmicrohttpd "HTTP server"
 need lib libcurl libcurl4-openssl-dev curl "HTTP client"
+need lib nettle nettle-dev nettle "SHA-256 of downloads"
 need lib libedit libedit-dev libedit "line editing"
 [ "$(uname -s)" = Linux ] && need lib liburing liburing-dev liburing "asynchronous reads"
 if [ "${1:-}" = --checks ]; then

@@ -22,8 +22,10 @@ typedef struct chat {
     bool person; /* someone types: explain and go on after mistakes */
     bool colour; /* standard output shows dimmed text */
     bool leave;
-    int status;      /* exit status so far */
-    char *file;      /* of the last /save or /load; free() */
+    int status;               /* exit status so far */
+    char *file;               /* of the last /save or /load; free() */
+    uint64_t computed_tokens; /* in the whole chat, and the time they took */
+    double computed_seconds;
     chat_stats last; /* n_answer and n_prompt 0: no answer yet */
 } chat;
 

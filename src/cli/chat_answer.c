@@ -250,6 +250,7 @@ bool chat_answer(chat *c)
     rl_error err = {0};
     prompt p = {0};
     stream s = {.c = c, .ends_line = true};
+    c->last = (chat_stats){0};
     rl_generate_result r = {0};
     rl_status st = build_prompt(c, &p, &err);
     if (st == RL_OK) st = compute_prompt(c, &p, &err);
@@ -269,6 +270,8 @@ bool chat_answer(chat *c)
     else
         c->status = cli_error(&err);
     if (!kept && st == RL_OK) c->status = CLI_EXIT_FAILURE;
+    c->computed_tokens += c->last.n_prompt - c->last.n_reused + c->last.n_answer;
+    c->computed_seconds += c->last.prompt_seconds + c->last.answer_seconds;
     if (kept && c->show_stats) chat_print_stats(c);
     rl_answer_parser_free(s.parser);
     conv_text_free(&s.content);

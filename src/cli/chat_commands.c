@@ -164,6 +164,7 @@ static void cmd_stats(chat *c, const char *rest)
     else
         fputs("answer    none yet\n", stderr);
     fprintf(stderr, "memory    peak %.1f MiB\n", (double)cli_peak_memory() / 1048576.0);
+    cli_print_cache(c->engine, c->computed_tokens, c->computed_seconds);
 }
 
 static void cmd_tokens(chat *c, const char *rest)

@@ -18,6 +18,7 @@ enum {
 /* Commands: argv[0] is the command's name; the result is the exit status. */
 int cmd_generate(int argc, char **argv);
 int cmd_chat(int argc, char **argv);
+int cmd_pull(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
 int cmd_detokenize(int argc, char **argv);
 int cmd_logits(int argc, char **argv);
@@ -87,8 +88,12 @@ typedef struct cli_engine_values {
 extern cli_engine_values cli_engine;
 
 /* The model to use: -m, else $REDLITE_MODEL, else the bundled model in $REDLITE_MODEL_DIR, beside the program or where it was
- * built. NULL after an error message. */
+ * built. A name that is no file here is looked for in the models folder, with .gguf added or as part 1 of a split model too.
+ * NULL after an error message. */
 const char *cli_model_path(void);
+/* Where `redlite pull` puts models: $XDG_DATA_HOME/redlite/models, else ~/.local/share/redlite/models. False: neither is set,
+ * or the name does not fit. */
+bool cli_models_folder(char *out, size_t cap);
 /* The values above as options; false after an error message. */
 bool cli_engine_options_from(rl_engine_options *o, int *status);
 /* Opens with the values above; false after an error message, *status then holds the exit status. */

@@ -1,6 +1,7 @@
 /* cli/common: errors, signals, standard output, the engine's options and prompts, for all commands. */
 #include "cli.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -171,7 +172,7 @@ static const char *const kv_names[] = {"f32", "f16", NULL};           /* in the 
 #define MODEL_OPTION                                                                                                           \
     {                                                                                                                          \
         .name = "model", .letter = 'm', .kind = CLI_TEXT, .value = &cli_engine.model, .arg = "FILE",                           \
-        .help = "GGUF file (part 1 of a split one)\ndefault: the bundled tiny model"                                           \
+        .help = "GGUF file (part 1 of a split one), or a name that\nredlite pull fetched; default: the bundled tiny model"     \
     }
 
 const cli_option cli_model_options[] = {MODEL_OPTION, {0}};
@@ -240,12 +241,52 @@ static bool found_model(char *path, size_t cap, const char *dir, const char *rel
     return n > 0 && (size_t)n < cap && access(path, R_OK) == 0;
 }
 
+bool cli_models_folder(char *path, size_t cap)
+{
+    const char *data = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
+    bool given = data && data[0] == '/'; /* a relative name is invalid and ignored */
+    if (!given && (!home || !*home)) return false;
+    int n = snprintf(path, cap, "%s%s/redlite/models", given ? data : home, given ? "" : "/.local/share");
+    return n > 0 && (size_t)n < cap;
+}
+
+/* Part 1 of the split model NAME in the folder. */
+static bool found_first_part(char *path, size_t cap, const char *folder, const char *name)
+{
+    static const char tail[] = "-00001-of-";
+    size_t len = strlen(name);
+    DIR *d = opendir(folder);
+    bool found = false;
+    for (struct dirent *e; d && !found && (e = readdir(d)) != NULL;) {
+        const char *n = e->d_name;
+        if (strncmp(n, name, len) != 0 || strncmp(n + len, tail, sizeof tail - 1) != 0) continue;
+        if (strlen(n) != len + strlen("-00001-of-00001.gguf") || strcmp(n + strlen(n) - 5, ".gguf") != 0) continue;
+        int used = snprintf(path, cap, "%s/%s", folder, n);
+        found = used > 0 && (size_t)used < cap;
+    }
+    if (d) closedir(d);
+    return found;
+}
+
+/* What is given, or the file of the models folder that it names. */
+static const char *find_model(char *path, size_t cap, const char *given)
+{
+    char folder[PATH_MAX];
+    if (!*given || strchr(given, '/') || access(given, F_OK) == 0 || !cli_models_folder(folder, sizeof folder)) return given;
+    static const char *const ends[] = {"", ".gguf"};
+    for (size_t i = 0; i < 2; i++) {
+        int n = snprintf(path, cap, "%s/%s%s", folder, given, ends[i]);
+        if (n > 0 && (size_t)n < cap && access(path, R_OK) == 0) return path;
+    }
+    return found_first_part(path, cap, folder, given) ? path : given;
+}
+
 const char *cli_model_path(void)
 {
     static char path[PATH_MAX];
-    if (cli_engine.model) return cli_engine.model;
+    if (cli_engine.model) return find_model(path, sizeof path, cli_engine.model);
     const char *file = getenv("REDLITE_MODEL"), *dir = getenv("REDLITE_MODEL_DIR");
-    if (file && *file) return file;
+    if (file && *file) return find_model(path, sizeof path, file);
     if (dir && *dir && found_model(path, sizeof path, dir, "")) return path;
     char program[PATH_MAX];
     ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);

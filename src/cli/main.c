@@ -15,6 +15,7 @@ static const command commands[] = {
     {"generate", "continue a text, or answer a message with --chat", cmd_generate},
     {"chat", "talk with the model in the terminal", cmd_chat},
     {"serve", "answer over HTTP, as the APIs of OpenAI and Anthropic do", cmd_serve},
+    {"pull", "fetch a model from Hugging Face or an address", cmd_pull},
     {"tokenize", "text to token ids", cmd_tokenize},
     {"detokenize", "token ids to text", cmd_detokenize},
     {"logits", "write the model's logits for every position", cmd_logits},
