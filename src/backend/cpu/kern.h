@@ -121,6 +121,8 @@ typedef struct rl_kern {
 
     /* Adds the product of a float tile with x[i][0 .. n_cols): acc[i][row]. */
     void (*exact)(const float *w, const float *const *x, uint32_t n, uint32_t n_cols, float *acc);
+    /* expand and exact at once for a single activation row; may be NULL. */
+    void (*exact_row)(const rl_ktype *k, const rl_tile *t, const float *x, uint32_t n_cols, float *acc);
 } rl_kern;
 
 extern const rl_kern rl_kern_scalar;

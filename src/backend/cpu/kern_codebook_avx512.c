@@ -12,9 +12,9 @@
 static _Alignas(64) uint8_t iq1_lo[2048], iq2xxs_lo[256], iq2xxs_hi[256], iq2xs_lo[512], iq2xs_hi[512], iq2s_lo[1024],
     iq2s_hi[1024], iq3xxs_lo[256], iq3xxs_hi[256], iq3s_lo[512], iq3s_hi[512];
 
-/* The IQ1 codebook is sorted by its upper four components, and no eight neighbours n & ~7 .. n | 7 have more than two different
- * ones: `first` up to n % 8 < turn, then `second`. Three tables of 256 instead of one of 2048. */
-static _Alignas(64) uint8_t iq1_first[256], iq1_second[256], iq1_turn[256];
+/* The IQ1 codebook is sorted by its upper four components, and no sixteen neighbours n & ~15 .. n | 15 have more than two
+ * different ones: `first` while n % 16 < turn, then `second`. Three tables of 128 instead of one of 2048. */
+static _Alignas(64) uint8_t iq1_first[128], iq1_second[128], iq1_turn[128];
 
 /* Level numbers of 8 components, two bits each. */
 static uint16_t levels8(uint64_t entry, int signs)
@@ -60,12 +60,12 @@ static void make_tables(void)
         const uint16_t v = levels8(rl_iq1s_grid[n], 1);
         const uint8_t hi = (uint8_t)(v >> 8);
         iq1_lo[n] = (uint8_t)v;
-        if (n % 8 == 0) {
-            iq1_first[n / 8] = iq1_second[n / 8] = hi;
-            iq1_turn[n / 8] = 8;
-        } else if (hi != iq1_second[n / 8]) {
-            iq1_second[n / 8] = hi;
-            iq1_turn[n / 8] = (uint8_t)(n % 8);
+        if (n % 16 == 0) {
+            iq1_first[n / 16] = iq1_second[n / 16] = hi;
+            iq1_turn[n / 16] = 16;
+        } else if (hi != iq1_second[n / 16]) {
+            iq1_second[n / 16] = hi;
+            iq1_turn[n / 16] = (uint8_t)(n % 16);
         }
     }
 }
@@ -121,11 +121,10 @@ INLINE void iq1_levels(__m512i low, __m512i high, __m512i *lo, __m512i *hi)
 {
     const __mmask64 k7 = _mm512_movepi8_mask(low), k8 = bit_mask(high, 0), k9 = bit_mask(high, 1), k10 = bit_mask(high, 2);
     *lo = _mm512_mask_blend_epi8(k10, table1024(iq1_lo, low, k7, k8, k9), table1024(iq1_lo + 1024, low, k7, k8, k9));
-    const __m512i eighth =
-        select_bits(_mm512_srli_epi16(low, 3), _mm512_slli_epi16(high, 5), _mm512_set1_epi8(31)); /* index / 8 */
-    const __m512i turn = table256(iq1_turn, eighth, k10), n = _mm512_and_si512(low, _mm512_set1_epi8(7));
-    const __mmask64 second = _mm512_cmpge_epu8_mask(n, turn);
-    *hi = _mm512_mask_blend_epi8(second, table256(iq1_first, eighth, k10), table256(iq1_second, eighth, k10));
+    const __m512i low4 = _mm512_set1_epi8(15);
+    const __m512i sixteenth = select_bits(_mm512_srli_epi16(low, 4), _mm512_slli_epi16(high, 4), low4); /* index / 16, 7 bits */
+    const __mmask64 second = _mm512_cmpge_epu8_mask(_mm512_and_si512(low, low4), table128(iq1_turn, sixteenth));
+    *hi = _mm512_mask_blend_epi8(second, table128(iq1_first, sixteenth), table128(iq1_second, sixteenth));
 }
 
 /* Emits sub-block b. extra: per group of 8 a byte with the shift sign in bit 2 and the scale in bits 3..5. */

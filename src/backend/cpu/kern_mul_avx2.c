@@ -144,41 +144,72 @@ static void fast(const rl_ktype *k, const rl_tile *t, const rl_act_block *const 
 /* ---- Float tiles ------------------------------------------------------------------------------------------------------------
  */
 
-/* A byte or-ed into the mantissa of 2^23 is that number plus the byte; `zero` is 2^23 plus the bias. The products are exact, so
- * the fused form rounds as the decoder does. */
-INLINE void expand4(__m256i v, __m256 zero, __m256 scale, __m256 offset, float *w)
+/* How the bytes of a group of columns become floats: (byte | 2^23) - zero, times scale, plus offset. A byte or-ed into the
+ * mantissa of 2^23 is that number plus the byte; zero is 2^23 plus the bias. The products are exact, so the fused form rounds
+ * as the decoder does. Signed codes are made unsigned by flipping their top bit. */
+typedef struct widening {
+    __m256 zero, scale, offset;
+    __m256i flip;
+} widening;
+
+INLINE widening widening_of(const rl_ktype *k, const rl_tile *t, uint32_t g, int h)
 {
-    const __m256i low = _mm256_set1_epi32(0xff), magic = _mm256_set1_epi32(0x4b000000);
-    for (int j = 0; j < 4; j++) {
-        const __m256i u = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi32(v, 8 * j), low), magic);
-        const __m256 code = _mm256_sub_ps(_mm256_castsi256_ps(u), zero);
-        _mm256_store_ps(w + RL_TILE_ROWS * j, _mm256_fmadd_ps(code, scale, offset));
+    const bool is_signed = k->kind == RL_CODES_SIGNED;
+    widening v = {.offset = _mm256_setzero_ps(), .flip = _mm256_set1_epi8(is_signed ? (char)128 : 0)};
+    v.zero = _mm256_set1_ps(8388608.0f + (is_signed ? 128 : k->bias));
+    if (k->kclass == RL_KCLASS_32) {
+        v.scale = _mm256_load_ps(t->d[g] + 8 * h);
+    } else {
+        const __m256i twice = _mm256_load_si256((const __m256i *)t->sx[g] + h);
+        v.scale = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_srai_epi32(twice, 16)), _mm256_load_ps(t->d[0] + 8 * h));
     }
+    if (k->offsets) {
+        const __m256i m = bits32(_mm256_load_si256((const __m256i *)t->mx[g / 2] + h), g % 2 ? 16 : 0, 0xffff);
+        v.offset = _mm256_mul_ps(_mm256_cvtepi32_ps(m), _mm256_load_ps(t->dm + 8 * h));
+    }
+    return v;
+}
+
+/* Column j of the four in the bytes of q. */
+INLINE __m256 widened(const widening *v, __m256i q, int j)
+{
+    const __m256i u = _mm256_or_si256(bits32(q, 8 * j, 0xff), _mm256_set1_epi32(0x4b000000));
+    return _mm256_fmadd_ps(_mm256_sub_ps(_mm256_castsi256_ps(u), v->zero), v->scale, v->offset);
 }
 
 static void expand(const rl_ktype *k, const rl_tile *t, uint32_t n_cols, float *w)
 {
-    const bool is_signed = k->kind == RL_CODES_SIGNED;
-    const __m256 zero = _mm256_set1_ps(8388608.0f + (is_signed ? 128 : k->bias));
-    const __m256i flip = _mm256_set1_epi8(is_signed ? (char)128 : 0);
-    const uint32_t group = k->group;
-    for (uint32_t g = 0; g < n_cols / group; g++)
+    for (uint32_t g = 0; g < n_cols / k->group; g++)
         for (int h = 0; h < 2; h++) {
-            __m256 scale, offset = _mm256_setzero_ps();
-            if (k->kclass == RL_KCLASS_32) {
-                scale = _mm256_load_ps(t->d[g] + 8 * h);
-            } else {
-                const __m256i twice = _mm256_load_si256((const __m256i *)t->sx[g] + h);
-                scale = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_srai_epi32(twice, 16)), _mm256_load_ps(t->d[0] + 8 * h));
+            const widening v = widening_of(k, t, g, h);
+            for (uint32_t c = g * k->group; c < (g + 1) * k->group; c += 4) {
+                const __m256i q = _mm256_xor_si256(_mm256_load_si256((const __m256i *)t->q[c / 4] + h), v.flip);
+                UNROLL
+                for (int j = 0; j < 4; j++)
+                    _mm256_store_ps(w + RL_TILE_ROWS * (c + (uint32_t)j) + 8 * h, widened(&v, q, j));
             }
-            if (k->offsets) {
-                const __m256i m = bits32(_mm256_load_si256((const __m256i *)t->mx[g / 2] + h), g % 2 ? 16 : 0, 0xffff);
-                offset = _mm256_mul_ps(_mm256_cvtepi32_ps(m), _mm256_load_ps(t->dm + 8 * h));
-            }
-            for (uint32_t c = g * group; c < (g + 1) * group; c += 4)
-                expand4(_mm256_xor_si256(_mm256_load_si256((const __m256i *)t->q[c / 4] + h), flip), zero, scale, offset,
-                        w + RL_TILE_ROWS * c + 8 * h);
         }
+}
+
+static void exact_row(const rl_ktype *k, const rl_tile *t, const float *x, uint32_t n_cols, float *acc)
+{
+    __m256 p[2][4];
+    for (int j = 0; j < 4; j++)
+        p[0][j] = p[1][j] = _mm256_setzero_ps();
+    for (uint32_t g = 0; g < n_cols / k->group; g++)
+        for (int h = 0; h < 2; h++) {
+            const widening v = widening_of(k, t, g, h);
+            for (uint32_t c = g * k->group; c < (g + 1) * k->group; c += 4) {
+                const __m256i q = _mm256_xor_si256(_mm256_load_si256((const __m256i *)t->q[c / 4] + h), v.flip);
+                UNROLL
+                for (int j = 0; j < 4; j++)
+                    p[h][j] = _mm256_fmadd_ps(widened(&v, q, j), _mm256_set1_ps(x[c + (uint32_t)j]), p[h][j]);
+            }
+        }
+    for (int h = 0; h < 2; h++) {
+        const __m256 sum = _mm256_add_ps(_mm256_add_ps(p[h][0], p[h][1]), _mm256_add_ps(p[h][2], p[h][3]));
+        _mm256_storeu_ps(acc + 8 * h, _mm256_add_ps(_mm256_loadu_ps(acc + 8 * h), sum));
+    }
 }
 
 static void transpose(const float *rows, uint32_t n_cols, float *w)
@@ -369,4 +400,5 @@ const rl_kern rl_kern_avx2 = {
     .expand = expand,
     .transpose = transpose,
     .exact = exact,
+    .exact_row = exact_row,
 };

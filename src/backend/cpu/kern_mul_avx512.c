@@ -26,18 +26,32 @@ INLINE __m512 broadcast_float(const void *p)
 /* ---- Integer tiles ----------------------------------------------------------------------------------------------------------
  */
 
+/* Chains of dependent products for n activation rows: enough that they do not wait for each other. */
+#define WAYS(n) ((n) >= 4 ? 1 : (n) == 1 ? 4 : 2)
+
 /* dot[i] = sums of weight times activation over n4 quadruples of columns. Weights are unsigned with bias 128, or 0 where neg is
  * 0; starting from -128 times the sum of the activations takes the bias off for nothing. at and neg are offsets into the
  * activation blocks, the same for all of them, so that eight pointers stay in registers. */
 INLINE void dot_group(const uint8_t *q, int n4, const uint8_t *const *act, size_t at, size_t neg, int n, __m512i *dot)
 {
-    for (int i = 0; i < n; i++)
-        dot[i] = neg ? broadcast32(act[i] + neg) : _mm512_setzero_si512();
+    __m512i part[8][4];
+    for (int i = 0; i < n; i++) {
+        part[i][0] = neg ? broadcast32(act[i] + neg) : _mm512_setzero_si512();
+        for (int k = 1; k < WAYS(n); k++)
+            part[i][k] = _mm512_setzero_si512();
+    }
 #pragma GCC unroll 8
     for (int c = 0; c < n4; c++) {
         const __m512i w = _mm512_load_si512(q + 64 * c);
-        for (int i = 0; i < n; i++)
-            dot[i] = _mm512_dpbusd_epi32(dot[i], w, broadcast32(act[i] + at + 4 * c));
+        for (int i = 0; i < n; i++) {
+            __m512i *p = &part[i][c % WAYS(n)];
+            *p = _mm512_dpbusd_epi32(*p, w, broadcast32(act[i] + at + 4 * c));
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        dot[i] = part[i][0];
+        for (int k = 1; k < WAYS(n); k++)
+            dot[i] = _mm512_add_epi32(dot[i], part[i][k]);
     }
 }
 
@@ -145,6 +159,7 @@ INLINE void fast_n(const rl_ktype *k, const rl_tile *t, const rl_act_block *cons
     }
 FAST(8)
 FAST(4)
+FAST(3)
 FAST(2)
 FAST(1)
 
@@ -157,65 +172,92 @@ static void fast(const rl_ktype *k, const rl_tile *t, const rl_act_block *const 
         fast4(k, t, act, block, n_cols, acc);
         n -= 4, act += 4, acc += 4 * RL_TILE_ROWS;
     }
-    if (n >= 2) {
-        fast2(k, t, act, block, n_cols, acc);
-        n -= 2, act += 2, acc += 2 * RL_TILE_ROWS;
-    }
-    if (n) fast1(k, t, act, block, n_cols, acc);
+    if (n == 3) fast3(k, t, act, block, n_cols, acc);
+    if (n == 2) fast2(k, t, act, block, n_cols, acc);
+    if (n == 1) fast1(k, t, act, block, n_cols, acc);
 }
 
 /* ---- Float tiles ------------------------------------------------------------------------------------------------------------
  */
 
-/* Floats of the four columns in the bytes of v: code * scale + offset. A byte or-ed into the mantissa of 2^23 is that number
- * plus the byte; `zero` is 2^23 plus the bias. The products are exact, so the fused form rounds as the decoder does. */
-INLINE void expand4(__m512i v, __m512 zero, __m512 scale, __m512 offset, float *w)
+/* How the bytes of a group of columns become floats: ((v >> shift) & mask | 2^23) - zero, times scale, plus offset. A byte
+ * or-ed into the mantissa of 2^23 is that number plus the byte; zero is 2^23 plus the bias. The products are exact, so the
+ * fused form rounds as the decoder does. Folded codes of kind HALF count twice: their shift is one less and their mask one bit
+ * up. */
+typedef struct widening {
+    __m512 zero, scale, offset;
+    bool twice;
+} widening;
+
+INLINE widening widening_of(const rl_ktype *k, const rl_tile *t, uint32_t g, bool twice)
 {
-    const __m512i low = _mm512_set1_epi32(0xff), magic = _mm512_set1_epi32(0x4b000000);
-    for (int j = 0; j < 4; j++) {
-        const __m512i u = _mm512_ternarylogic_epi32(_mm512_srli_epi32(v, 8 * j), low, magic, 0xea); /* (a & b) | c */
-        const __m512 code = _mm512_sub_ps(_mm512_castsi512_ps(u), zero);
-        _mm512_store_ps(w + RL_TILE_ROWS * j, _mm512_fmadd_ps(code, scale, offset));
+    widening v = {.offset = _mm512_setzero_ps(), .twice = twice};
+    v.zero = _mm512_set1_ps(8388608.0f + (twice ? 135 : k->bias));
+    if (k->kclass == RL_KCLASS_32)
+        v.scale = _mm512_load_ps(t->d[g]);
+    else if (k->fold)
+        v.scale = _mm512_load_ps(t->d[0]);
+    else
+        v.scale = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_load_si512(t->sx[g])), _mm512_load_ps(t->d[0]));
+    if (k->offsets) {
+        const __m512i m = _mm512_load_si512(t->mx[g / 2]);
+        const __m512i mg = g % 2 ? _mm512_srli_epi32(m, 16) : _mm512_and_si512(m, _mm512_set1_epi32(0xffff));
+        v.offset = _mm512_mul_ps(_mm512_cvtepi32_ps(mg), _mm512_load_ps(t->dm));
     }
+    return v;
 }
 
-/* The same for folded codes of kind HALF: twice the byte minus 135. */
-INLINE void expand4_half(__m512i v, __m512 scale, float *w)
+/* Column j of the four in the bytes of q. */
+INLINE __m512 widened(const widening *v, __m512i q, int j)
 {
-    const __m512i low = _mm512_set1_epi32(0x1fe), magic = _mm512_set1_epi32(0x4b000000);
-    const __m512 zero = _mm512_set1_ps(8388608.0f + 135);
-    for (int j = 0; j < 4; j++) {
-        const __m512i twice = j == 0 ? _mm512_slli_epi32(v, 1) : _mm512_srli_epi32(v, 8 * j - 1);
-        const __m512 code = _mm512_sub_ps(_mm512_castsi512_ps(_mm512_ternarylogic_epi32(twice, low, magic, 0xea)), zero);
-        _mm512_store_ps(w + RL_TILE_ROWS * j, _mm512_mul_ps(code, scale));
+    const __m512i mask = _mm512_set1_epi32(v->twice ? 0x1fe : 0xff), magic = _mm512_set1_epi32(0x4b000000);
+    const int shift = 8 * j - v->twice;
+    const __m512i moved = shift < 0 ? _mm512_slli_epi32(q, 1) : shift ? _mm512_srli_epi32(q, (unsigned)shift) : q;
+    const __m512i u = _mm512_ternarylogic_epi32(moved, mask, magic, 0xea); /* (a & b) | c */
+    return _mm512_fmadd_ps(_mm512_sub_ps(_mm512_castsi512_ps(u), v->zero), v->scale, v->offset);
+}
+
+INLINE void expand_codes(const rl_ktype *k, const rl_tile *t, uint32_t n_cols, bool twice, float *w)
+{
+    for (uint32_t g = 0; g < n_cols / k->group; g++) {
+        const widening v = widening_of(k, t, g, twice);
+        for (uint32_t c = g * k->group; c < (g + 1) * k->group; c += 4) {
+            const __m512i q = _mm512_load_si512(t->q[c / 4]);
+            for (int j = 0; j < 4; j++)
+                _mm512_store_ps(w + RL_TILE_ROWS * (c + (uint32_t)j), widened(&v, q, j));
+        }
     }
 }
 
 static void expand(const rl_ktype *k, const rl_tile *t, uint32_t n_cols, float *w)
 {
-    if (k->fold == RL_FOLD_HALF) {
-        for (uint32_t c = 0; c < n_cols; c += 4)
-            expand4_half(_mm512_load_si512(t->q[c / 4]), _mm512_load_ps(t->d[0]), w + RL_TILE_ROWS * c);
-        return;
-    }
-    const __m512 zero = _mm512_set1_ps(8388608.0f + k->bias);
-    const uint32_t group = k->group;
-    for (uint32_t g = 0; g < n_cols / group; g++) {
-        __m512 scale, offset = _mm512_setzero_ps();
-        if (k->kclass == RL_KCLASS_32)
-            scale = _mm512_load_ps(t->d[g]);
-        else if (k->fold)
-            scale = _mm512_load_ps(t->d[0]);
-        else
-            scale = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_load_si512(t->sx[g])), _mm512_load_ps(t->d[0]));
-        if (k->offsets) {
-            const __m512i m = _mm512_load_si512(t->mx[g / 2]);
-            const __m512i mg = g % 2 ? _mm512_srli_epi32(m, 16) : _mm512_and_si512(m, _mm512_set1_epi32(0xffff));
-            offset = _mm512_mul_ps(_mm512_cvtepi32_ps(mg), _mm512_load_ps(t->dm));
+    if (k->fold == RL_FOLD_HALF)
+        expand_codes(k, t, n_cols, true, w);
+    else
+        expand_codes(k, t, n_cols, false, w);
+}
+
+INLINE void multiply_codes(const rl_ktype *k, const rl_tile *t, const float *x, uint32_t n_cols, bool twice, float *acc)
+{
+    __m512 p[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
+    for (uint32_t g = 0; g < n_cols / k->group; g++) {
+        const widening v = widening_of(k, t, g, twice);
+        for (uint32_t c = g * k->group; c < (g + 1) * k->group; c += 4) {
+            const __m512i q = _mm512_load_si512(t->q[c / 4]);
+            for (int j = 0; j < 4; j++)
+                p[j] = _mm512_fmadd_ps(widened(&v, q, j), _mm512_set1_ps(x[c + (uint32_t)j]), p[j]);
         }
-        for (uint32_t c = g * group; c < (g + 1) * group; c += 4)
-            expand4(_mm512_load_si512(t->q[c / 4]), zero, scale, offset, w + RL_TILE_ROWS * c);
     }
+    const __m512 sum = _mm512_add_ps(_mm512_add_ps(p[0], p[1]), _mm512_add_ps(p[2], p[3]));
+    _mm512_storeu_ps(acc, _mm512_add_ps(_mm512_loadu_ps(acc), sum));
+}
+
+static void exact_row(const rl_ktype *k, const rl_tile *t, const float *x, uint32_t n_cols, float *acc)
+{
+    if (k->fold == RL_FOLD_HALF)
+        multiply_codes(k, t, x, n_cols, true, acc);
+    else
+        multiply_codes(k, t, x, n_cols, false, acc);
 }
 
 static void transpose(const float *rows, uint32_t n_cols, float *w)
@@ -380,4 +422,5 @@ const rl_kern rl_kern_avx512 = {
     .expand = expand,
     .transpose = transpose,
     .exact = exact,
+    .exact_row = exact_row,
 };

@@ -362,6 +362,7 @@ static void multiply_fast(const rl_kern *kern, const rl_mm_matrix *w, source *sr
 /* The same for one row group with rows of floats. */
 static void multiply_exact(const rl_kern *kern, const rl_mm_matrix *w, source *src, uint32_t n, scratch *s)
 {
+    const rl_ktype *k = &kern->types[src->type];
     const rl_type_kernels *kernels = rl_kernels_of(kern, src->type);
     if (n == 1 && src->packed && kernels->float_row) {
         kernels->float_row(src->planes, w->cols, s->in.x[0], s->acc[0]);
@@ -370,8 +371,13 @@ static void multiply_exact(const rl_kern *kern, const rl_mm_matrix *w, source *s
     memset(s->acc[0], 0, (size_t)n * RL_TILE_ROWS * sizeof(float));
     for (uint32_t c = 0; c < w->cols; c += RL_TILE_COLS) {
         const uint32_t n_cols = columns_at(w, c);
-        build_float_tile(kern, src, n_cols, s);
-        kern->exact(s->w, s->in.x, n, n_cols, s->acc[0]);
+        if (n == 1 && k->kclass != RL_KCLASS_FLOAT && kern->exact_row) {
+            build_tile(kern, src, n_cols, &s->tile[0]);
+            kern->exact_row(k, &s->tile[0], s->in.x[0], n_cols, s->acc[0]);
+        } else {
+            build_float_tile(kern, src, n_cols, s);
+            kern->exact(s->w, s->in.x, n, n_cols, s->acc[0]);
+        }
         for (uint32_t i = 0; i < n; i++)
             s->in.x[i] += n_cols;
         advance(src, n_cols);
