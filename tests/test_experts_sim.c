@@ -90,6 +90,12 @@ static void made_up_routing_is_as_asked(void **state)
     const double share = (double)again / (499.0 * 24);
     assert_true(share > 0.45 && share < 0.65);
     rl_trace_free(t);
+    /* One expert has nearly all of the popularity and every one is wanted: drawing alone would not end. */
+    rl_assert_ok(rl_trace_synth(2, 64, 64, 3, 10, 0.9, 1, &t, &err), &err);
+    for (uint32_t i = 0; i < 64; i++)
+        for (uint32_t j = 0; j < i; j++)
+            assert_int_not_equal(t->ids[i], t->ids[j]);
+    rl_trace_free(t);
     rl_assert_fails(rl_trace_synth(3, 64, 8, 5, -1, 0, 1, &t, &err), RL_ERR_ARGUMENT, &err, "zipf");
     rl_assert_fails(rl_trace_synth(3, 64, 65, 5, 0, 0, 1, &t, &err), RL_ERR_FORMAT, &err, "not possible");
 }

@@ -10,6 +10,8 @@
 
 #define HEADER    20
 #define MAX_BYTES ((size_t)1 << 30)
+/* Draws for a place before the next free expert is taken: when few have all of the popularity, drawing might never end. */
+#define MAX_TRIES 64
 
 static size_t row_ids(const rl_trace *t)
 {
@@ -193,12 +195,15 @@ rl_status rl_trace_synth(uint32_t n_layer, uint32_t n_expert, uint32_t n_used, u
         for (uint32_t layer = 0; layer < n_layer; layer++, row += n_used)
             for (uint32_t i = 0; i < n_used; i++) {
                 const uint16_t *before = row - row_ids(t);
+                uint32_t tries = 0;
                 do {
                     /* An odd stride spreads the popular ones over the layer, differently in each. */
                     const uint32_t rank = pick(cumulative, n_expert, uniform(&seed) * sum);
                     row[i] = token > 0 && uniform(&seed) < reuse ? before[(uint32_t)(uniform(&seed) * n_used)]
                                                                  : (uint16_t)((rank + (uint64_t)layer * 7919) % n_expert);
-                } while (among(row, i, row[i]));
+                } while (among(row, i, row[i]) && ++tries < MAX_TRIES);
+                while (among(row, i, row[i]))
+                    row[i] = (uint16_t)((row[i] + 1u) % n_expert);
             }
     }
     free(cumulative);
