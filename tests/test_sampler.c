@@ -262,6 +262,19 @@ static void test_top_p_over_a_large_flat_vocabulary(void **state)
     free(logits);
 }
 
+/* Logits divided by a denormal number overflow: the draw must still be the likeliest, whatever cuts are on. */
+static void test_temperatures_near_zero(void **state)
+{
+    (void)state;
+    const float rising[] = {1, 3, 2, -4}, below[] = {-1, -3, -2, -4};
+    for (int cuts = 0; cuts < 2; cuts++) {
+        rl_sampling p = neutral(1e-40f);
+        p.top_k = cuts ? 3 : 0;
+        assert_int_equal(sample_once(4, &p, rising), 1);
+        assert_int_equal(sample_once(4, &p, below), 0);
+    }
+}
+
 static void test_seed_repeats(void **state)
 {
     (void)state;
@@ -414,6 +427,7 @@ int main(void)
         cmocka_unit_test(test_draw_from_one_candidate_counts),
         cmocka_unit_test(test_frequencies),
         cmocka_unit_test(test_top_p_over_a_large_flat_vocabulary),
+        cmocka_unit_test(test_temperatures_near_zero),
         cmocka_unit_test(test_seed_repeats),
         cmocka_unit_test(test_constraint),
         cmocka_unit_test(test_logprobs),

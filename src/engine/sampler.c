@@ -379,6 +379,7 @@ static int32_t walk(rl_sampler *s, const float *logits, const uint64_t *mask)
     apply_top_k(s);
     apply_top_p(s);
     apply_min_p(s);
+    if (!isfinite(largest(s) / s->p.temperature)) return most_likely(s); /* so cold that only differences could be divided */
     for (uint32_t i = 0; i < s->n; i++)
         s->c[i].logit /= s->p.temperature;
     return draw(s);
