@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { N = 40, CONTEXT = 96 };
@@ -572,6 +573,10 @@ static void test_state_files(void **state)
     rl_assert_same_bits(rl_session_logits(a), rl_session_logits(b), rl_engine_vocab_size(e));
     rl_assert_fails(rl_session_load(b, missing, &err), RL_ERR_IO, &err, "cannot open");
     assert_int_equal(rl_session_position(b), 0);
+    rl_assert_fails(rl_session_load(b, "no\nsuch\xff", &err), RL_ERR_IO, &err, "'no\\x0asuch\\xff'");
+    assert_int_equal(mkfifo(missing, 0600), 0); /* nobody writes to it: waiting would not end */
+    rl_assert_fails(rl_session_load(b, missing, &err), RL_ERR_IO, &err, "cannot read");
+    unlink(missing);
     rl_test_write(missing, "something else, long enough to hold a head of the size it has", 61);
     rl_assert_fails(rl_session_load(b, missing, &err), RL_ERR_FORMAT, &err, "not a saved session");
 

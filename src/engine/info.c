@@ -200,7 +200,7 @@ static void collect_metadata(rl_model_info *o, const rl_gguf *g)
 rl_status rl_info_create(const rl_model *m, const rl_tokenizer *t, const char *path, rl_model_info **out, rl_error *err)
 {
     info_box *b = rl_calloc(1, sizeof *b);
-    if (!b) return rl_fail(err, RL_ERR_MEMORY, "no memory for the description of %s", path);
+    if (!b) return rl_fail(err, RL_ERR_MEMORY, "no memory for the description of a model");
     rl_model_info *o = &b->info;
     const rl_hparams *hp = &m->hp;
     rl_escape(o->path, sizeof o->path, path, strlen(path));

@@ -12,8 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define STATE_MAGIC   "RLSTATE"
-#define STATE_VERSION 1u
+#define STATE_MAGIC    "RLSTATE"
+#define STATE_VERSION  1u
+#define NAME_MAX_SHOWN 512
 
 typedef struct state_head {
     char magic[8];
@@ -253,8 +254,20 @@ static rl_status get_file(void *ctx, void *data, size_t n, rl_error *err)
 
 static rl_status open_input(const char *path, input_file *f, rl_error *err)
 {
-    *f = (input_file){.fd = open(path, O_RDONLY | O_CLOEXEC), .path = path};
-    return f->fd >= 0 ? RL_OK : rl_fail_errno(err, RL_ERR_IO, errno, "cannot open %s", path);
+    char shown[NAME_MAX_SHOWN];
+    /* O_NONBLOCK: opening a pipe must not wait for its writer; regular files ignore it. */
+    *f = (input_file){.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), .path = path};
+    if (f->fd >= 0) return RL_OK;
+    return rl_fail_errno(err, RL_ERR_IO, errno, "cannot open '%s'", rl_escape_str(shown, sizeof shown, path));
+}
+
+/* Ends the reading of a file: says which one failed. */
+static rl_status close_input(input_file *f, rl_status st, rl_error *err)
+{
+    char shown[NAME_MAX_SHOWN];
+    close(f->fd);
+    if (st != RL_OK) rl_error_prefix(err, "%s", rl_escape_str(shown, sizeof shown, f->path));
+    return st;
 }
 
 rl_status rl_session_load(rl_session *s, const char *path, rl_error *err)
@@ -265,9 +278,7 @@ rl_status rl_session_load(rl_session *s, const char *path, rl_error *err)
         rl_session_reset(s);
         return st;
     }
-    st = rl_session_read(s, get_file, &f, err);
-    close(f.fd);
-    return st == RL_OK ? RL_OK : (rl_error_prefix(err, "%s", path), st);
+    return close_input(&f, rl_session_read(s, get_file, &f, err), err);
 }
 
 rl_status rl_state_tokens(const rl_engine *e, const char *path, int32_t **ids, uint32_t *n, rl_error *err)
@@ -278,9 +289,8 @@ rl_status rl_state_tokens(const rl_engine *e, const char *path, int32_t **ids, u
     summed in = {.get = get_file, .ctx = &f};
     state_head h;
     int32_t *list = NULL;
-    st = read_head(e, &in, &h, &list, err);
-    close(f.fd);
-    if (st != RL_OK) return (rl_error_prefix(err, "%s", path), st);
+    st = close_input(&f, read_head(e, &in, &h, &list, err), err);
+    if (st != RL_OK) return st;
     *ids = list;
     *n = h.n_ids;
     return RL_OK;

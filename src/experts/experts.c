@@ -175,9 +175,9 @@ static void describe_failure(rl_experts *x, const rl_slot *slot, const rl_io_rea
     const rl_expert_layout *l = &x->s.layout;
     const uint32_t expert = key % l->n_experts;
     const rl_expert_part *part = &l->layers[key / l->n_experts].part[r - slot->reads];
-    const char *file = rl_gguf_file_name(x->model->gguf, r->file);
+    char file[512], tensor[96];
+    rl_escape_str(file, sizeof file, rl_gguf_file_name(x->model->gguf, r->file));
     const unsigned long long begin = part->offset + expert * part->stride, at = r->offset + r->done;
-    char tensor[96];
     rl_escape_str(tensor, sizeof tensor, part->tensor->name);
     if (r->error == RL_IO_ENDED)
         x->status = rl_fail(&x->error, RL_ERR_IO,

@@ -33,6 +33,17 @@ static void queue_one(meter *t, rl_io_read *r)
     rl_io_queue(t->io, r, true);
 }
 
+static rl_status read_failed(const rl_model *m, const rl_io_read *r, rl_error *err)
+{
+    char file[512];
+    const unsigned long long at = r->offset + r->done;
+    rl_escape_str(file, sizeof file, rl_gguf_file_name(m->gguf, r->file));
+    if (r->error == RL_IO_ENDED)
+        return rl_fail(err, RL_ERR_IO, "%s ends at or before byte %llu; the file has become shorter since it was opened", file,
+                       at);
+    return rl_fail_errno(err, RL_ERR_IO, r->error, "%s: reading at byte %llu", file, at);
+}
+
 static rl_status read_for(meter *t, const rl_model *m, double seconds, double *bytes_per_second, rl_error *err)
 {
     const double start = rl_now();
@@ -45,9 +56,7 @@ static rl_status read_for(meter *t, const rl_model *m, double seconds, double *b
         now = rl_now();
         for (rl_io_read *r = rl_io_reap(t->io), *next; r; r = next) {
             next = r->next;
-            if (r->error != 0)
-                return rl_fail_errno(err, RL_ERR_IO, r->error == RL_IO_ENDED ? 0 : r->error, "%s: reading at byte %llu",
-                                     rl_gguf_file_name(m->gguf, r->file), (unsigned long long)r->offset);
+            if (r->error != 0) return read_failed(m, r, err);
             t->bytes += r->need;
             if (now - start < seconds) queue_one(t, r);
         }
