@@ -118,6 +118,34 @@ static void plans_by_size(void **state)
 }
 
 /* The same greedy text from an engine with its experts in place, all in slots, and in a cache. */
+/* The plan is of what opening would run: the same options are refused, and a backend without a cache gets none. */
+static void plans_what_would_open(void **state)
+{
+    (void)state;
+    tiny_params p = tiny_defaults();
+    char path[PATH_MAX];
+    tiny_temp_path(path, sizeof path);
+    tiny_write(&p, path);
+    rl_error err = {0};
+    rl_plan plan;
+    rl_engine_options o = options(NULL);
+    rl_assert_fails(rl_plan_make(&o, &plan, &err), RL_ERR_ARGUMENT, &err, "no model file");
+    o.model = path;
+    o.context = 0;
+    rl_assert_fails(rl_plan_make(&o, &plan, &err), RL_ERR_ARGUMENT, &err, "context is 0");
+    o.context = 64;
+    o.backend = "abacus";
+    rl_assert_fails(rl_plan_make(&o, &plan, &err), RL_ERR_ARGUMENT, &err, "no backend \"abacus\"");
+    o.backend = "ref";
+    o.residency = RL_RESIDENCY_FULL;
+    rl_assert_ok(rl_plan_make(&o, &plan, &err), &err);
+    assert_int_equal(plan.residency, RL_RESIDENCY_MAPPED);
+    o.backend = "cpu";
+    rl_assert_ok(rl_plan_make(&o, &plan, &err), &err);
+    assert_int_equal(plan.residency, RL_RESIDENCY_FULL);
+    unlink(path);
+}
+
 static void engines_run_by_their_plan(void **state)
 {
     (void)state;
@@ -197,6 +225,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_groups_of_both_versions),
         cmocka_unit_test(plans_by_size),
+        cmocka_unit_test(plans_what_would_open),
         cmocka_unit_test(engines_run_by_their_plan),
         cmocka_unit_test(records_routing),
     };

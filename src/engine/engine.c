@@ -63,7 +63,7 @@ void rl_engine_options_init(rl_engine_options *o)
         .backend = "auto", .isa = "auto", .precision = RL_PRECISION_FAST, .kv = RL_KV_F32, .context = RL_DEFAULT_CONTEXT};
 }
 
-static rl_status check_options(const rl_engine_options *o, rl_error *err)
+rl_status rl_engine_check_options(const rl_engine_options *o, rl_error *err)
 {
     if (!o->model || !*o->model) return rl_fail(err, RL_ERR_ARGUMENT, "no model file was named");
     if (o->threads < 0 || o->threads > RL_MAX_THREADS)
@@ -98,7 +98,7 @@ static bool forward_progress(void *ctx, double fraction)
     return o->progress(o->progress_ctx, (uint64_t)(fraction * 1000.0), 1000);
 }
 
-static rl_status find_backend(const rl_engine_options *o, const rl_backend_ops **out, rl_error *err)
+rl_status rl_engine_find_backend(const rl_engine_options *o, const rl_backend_ops **out, rl_error *err)
 {
     const char *name = o->backend ? o->backend : "auto";
     const rl_backend_ops *ops = rl_backend_find(name);
@@ -132,7 +132,7 @@ static rl_status open_backend(rl_engine *e, const rl_engine_options *o, rl_error
 {
     const rl_backend_ops *ops = NULL;
     rl_plan p;
-    rl_status st = find_backend(o, &ops, err);
+    rl_status st = rl_engine_find_backend(o, &ops, err);
     if (st == RL_OK) st = plan(e, o, ops, &p, err);
     if (st != RL_OK) return st;
     const rl_experts_options experts = {.full = p.residency == RL_RESIDENCY_FULL, .budget = p.cache_bytes};
@@ -157,7 +157,7 @@ static rl_status open_backend(rl_engine *e, const rl_engine_options *o, rl_error
 rl_status rl_engine_open(const rl_engine_options *options, rl_engine **out, rl_error *err)
 {
     if (!options || !out) return rl_fail(err, RL_ERR_ARGUMENT, "rl_engine_open needs options and a place for the engine");
-    rl_status st = check_options(options, err);
+    rl_status st = rl_engine_check_options(options, err);
     if (st != RL_OK) return st;
     rl_engine *e = rl_calloc(1, sizeof *e);
     if (!e) return rl_fail(err, RL_ERR_MEMORY, "no memory for an engine");

@@ -67,6 +67,10 @@ rl_status rl_engine_load_tokenizer(const rl_gguf *g, rl_tokenizer **out, rl_erro
 rl_status rl_plan_model(const rl_model *m, const rl_engine_options *o, bool has_cache, bool measure, rl_plan *out,
                         rl_error *err);
 
+/* Options within their ranges; the backend they name. */
+rl_status rl_engine_check_options(const rl_engine_options *o, rl_error *err);
+rl_status rl_engine_find_backend(const rl_engine_options *o, const rl_backend_ops **out, rl_error *err);
+
 /* Ids within the vocabulary, or the error that names the first that is not. */
 rl_status rl_engine_check_ids(const rl_engine *e, const int32_t *ids, size_t n, rl_error *err);
 

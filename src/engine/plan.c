@@ -138,10 +138,13 @@ rl_status rl_plan_model(const rl_model *m, const rl_engine_options *o, bool has_
 rl_status rl_plan_make(const rl_engine_options *options, rl_plan *out, rl_error *err)
 {
     rl_model *m;
-    rl_status st = rl_model_open(options->model, &m, err);
+    const rl_backend_ops *ops = NULL;
+    rl_status st = rl_engine_check_options(options, err);
+    if (st == RL_OK) st = rl_engine_find_backend(options, &ops, err);
+    if (st == RL_OK) st = rl_model_open(options->model, &m, err);
     if (st != RL_OK) return st;
     memset(out, 0, sizeof *out);
-    st = rl_plan_model(m, options, true, true, out, err);
+    st = rl_plan_model(m, options, ops->cache != NULL, true, out, err);
     rl_model_close(m);
     return st;
 }
