@@ -285,6 +285,9 @@ static void test_generate(void **state)
     result r = RUN("generate", "-m", model, "-p", "abc", "-n", "0", "--stats");
     assert_int_equal(r.n_out, 0);
     CHECK(r, 0, NULL, "answer    0 tokens");
+    r = RUN("generate", "-m", model, "--tokens", "1,2,3", "-n", "1", "--temp", "0", "--ignore-eog", "--stats");
+    assert_null(strstr(r.err, "tok/s, finish")); /* no token was decoded: there is no speed */
+    CHECK(r, 0, NULL, "answer    1 tokens");
     r = RUN("generate", "-m", model, "-p", "abc", "-n", "5", "--seed", "3", "--temp", "1");
     result again = RUN("generate", "-m", model, "-p", "abc", "-n", "5", "--seed", "3", "--temp", "1");
     assert_string_equal(r.out, again.out);

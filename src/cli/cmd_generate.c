@@ -202,9 +202,10 @@ static void print_stats(const rl_engine *e, const timing *t)
     fprintf(stderr, "prompt    %u tokens in %.3f s, %.1f tok/s\n", t->n_prompt, t->prefill,
             per_second(t->n_prompt, t->prefill));
     /* The first token comes from the prompt's pass: n tokens take n - 1 passes. */
-    uint32_t passes = t->r.n_generated > 1 ? t->r.n_generated - (t->r.finish != RL_FINISH_EOG) : 0;
-    fprintf(stderr, "answer    %u tokens in %.3f s, %.1f tok/s, finish: %s\n", t->r.n_generated, t->r.decode_seconds,
-            per_second(passes, t->r.decode_seconds), rl_finish_name(t->r.finish));
+    uint32_t passes = t->r.n_generated > 0 ? t->r.n_generated - (t->r.finish != RL_FINISH_EOG) : 0;
+    fprintf(stderr, "answer    %u tokens in %.3f s, ", t->r.n_generated, t->r.decode_seconds);
+    if (passes) fprintf(stderr, "%.1f tok/s, ", per_second(passes, t->r.decode_seconds));
+    fprintf(stderr, "finish: %s\n", rl_finish_name(t->r.finish));
     cli_print_cache(e, t->n_prompt + passes, t->prefill + t->r.decode_seconds);
     fprintf(stderr, "seed      %u\n", t->seed);
     fprintf(stderr, "memory    peak %.1f MiB, weights beside the file %.1f MiB, session %.1f MiB\n",
