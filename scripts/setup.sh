@@ -20,6 +20,9 @@ need() {
 
 compiler() { have gcc || have clang; }
 need compiler "" gcc llvm "C11 compiler (gcc 12 or clang 14, or later)"
+# Debian's compilers only recommend them, and recommendations are not installed below.
+headers() { echo '#include <stdio.h>' | { gcc -E -x c - || clang -E -x c -; } >/dev/null 2>&1; }
+need headers "" libc6-dev llvm "headers of the C library"
 need have cmake cmake cmake "build system, 3.22 or later"
 need have ninja ninja-build ninja "build tool"
 need have pkg-config pkg-config pkg-config "finds the libraries"
