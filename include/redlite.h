@@ -255,6 +255,36 @@ rl_status rl_answer_parser_finish(rl_answer_parser *p, rl_error *err);          
 size_t rl_answer_parser_calls(const rl_answer_parser *p);                                        /* calls begun so far */
 void rl_answer_parser_free(rl_answer_parser *p);
 
+/* ---- Text: grammars -------------------------------------------------------------------------------------------------- */
+
+/* What an answer must look like. Immutable after creation: threads may share it. */
+typedef struct rl_grammar rl_grammar;
+/* JSON of a schema (NULL: any object). f and r (may be NULL) tell what reasoning may come first, and tools that may be called
+ * instead. Not followed, since they do
+ * not change the shape: bounds of numbers, format, uniqueItems. RL_ERR_UNSUPPORTED names a keyword that cannot be followed,
+ * RL_ERR_ARGUMENT what is wrong with a schema. */
+rl_status rl_grammar_answer_json(const rl_chat_format *f, const rl_chat_request *r, const char *schema, size_t n,
+                                 rl_grammar **out, rl_error *err);
+/* One call of a tool of the request (of any when name is NULL), or, with many, one or more. */
+rl_status rl_grammar_tool_calls(const rl_chat_format *f, const rl_chat_request *r, const char *name, bool many,
+                                rl_grammar **out, rl_error *err);
+void rl_grammar_free(rl_grammar *g);
+
+/* A vocabulary prepared for grammars (once: it is sorted). The tokenizer must outlive it. Threads may share it. */
+typedef struct rl_token_order rl_token_order;
+rl_status rl_token_order_create(const rl_tokenizer *t, rl_token_order **out, rl_error *err);
+void rl_token_order_free(rl_token_order *o);
+
+/* Follows one answer through a grammar; both arguments must outlive it. */
+typedef struct rl_matcher rl_matcher;
+rl_status rl_matcher_create(const rl_grammar *g, const rl_token_order *o, rl_matcher **out, rl_error *err);
+void rl_matcher_free(rl_matcher *m);
+bool rl_matcher_allows(rl_matcher *m, int32_t id);                     /* may id come next */
+void rl_matcher_mask(rl_matcher *m, uint64_t *bits, uint32_t n_vocab); /* clears the bits of ids that may not */
+bool rl_matcher_accept(rl_matcher *m, int32_t id);                     /* id came; false: it may not (nothing changes) */
+bool rl_matcher_may_end(const rl_matcher *m);
+bool rl_matcher_must_end(const rl_matcher *m); /* nothing may follow */
+
 /* ---- Model information ----------------------------------------------------------------------------------------------- */
 
 /* Weights of one role and one type: the lines of `redlite info`. */

@@ -204,6 +204,11 @@ static void test_errors(void **state)
         {CHAT, "{" ASK ",\"logit_bias\":{\"x\":1}}", "logit_bias", "token ids"},
         {CHAT, "{" ASK ",\"logit_bias\":{\"1\":101}}", "logit_bias", "-100 to 100"},
         {CHAT, "{" ASK ",\"tools\":[{\"type\":\"function\"}]}", "tools[0]", "function"},
+        {CHAT, "{" ASK ",\"response_format\":{\"type\":\"xml\"}}", "response_format", "json_schema"},
+        {CHAT, "{" ASK ",\"response_format\":{\"type\":\"json_schema\"}}", "response_format", "schema"},
+        {CHAT, "{" ASK ",\"tool_choice\":\"required\"}", "tool_choice", "no tools"},
+        {CHAT, "{" ASK ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a\"}}],\"tool_choice\":{\"name\":\"b\"}}",
+         "tool_choice", "no tool"},
         {TEXT, "{\"prompt\":3}", "prompt", "string"},
         {TEXT, "{\"prompt\":\"\"}", "prompt", "empty"},
         {TEXT, "{\"prompt\":[1,99999]}", "prompt", "token id"},
@@ -389,6 +394,190 @@ static void test_company(void **state)
     }
 }
 
+/* ---- Reuse --------------------------------------------------------------------------------------------------------------- */
+
+static json_int_t cached(json_t *o)
+{
+    return json_integer_value(json_at(o, "usage.prompt_tokens_details.cached_tokens"));
+}
+
+static json_int_t used(json_t *o)
+{
+    return json_integer_value(json_at(o, "usage.total_tokens"));
+}
+
+/* Body of a request that continues a conversation; takes more messages. */
+static char *continue_with(json_t *first_messages, json_t *answer, json_t *more, const char *rest)
+{
+    json_t *all = json_deep_copy(first_messages);
+    json_array_append(all, answer);
+    json_array_extend(all, more);
+    json_decref(more);
+    char *messages = json_dumps(all, 0), *body = malloc(strlen(messages) + strlen(rest) + 64);
+    sprintf(body, "{\"messages\":%s%s}", messages, rest);
+    json_decref(all);
+    free(messages);
+    return body;
+}
+
+/* The next turn of a conversation computes only what is new, whatever tokens the answer came in. */
+static void test_next_turn(void **state)
+{
+    (void)state;
+    json_t *first = json_pack("[{s:s, s:s}]", "role", "user", "content", "Tell me of the miller and his daughter.");
+    for (int seed = 1; seed < 5; seed++) {
+        char *text = json_dumps(first, 0), body[512], rest[128];
+        snprintf(rest, sizeof rest, ",\"max_tokens\":40,\"temperature\":1.5,\"top_p\":1,\"top_k\":0,\"seed\":%d", seed);
+        snprintf(body, sizeof body, "{\"messages\":%s%s}", text, rest);
+        json_t *o = http_json(&server, CHAT, 200, body);
+        char *next = continue_with(first, json_at(o, "choices.0.message"),
+                                   json_pack("[{s:s, s:s}]", "role", "user", "content", "And then?"), rest);
+        json_t *second = http_json(&server, CHAT, 200, next);
+        assert_true(cached(second) >= used(o) - 1);
+        json_decref(second);
+        json_decref(o);
+        free(next);
+        free(text);
+    }
+    json_decref(first);
+}
+
+#define TOOLS                                                                                                                  \
+    ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"tide\",\"parameters\":{\"type\":\"object\",\"properties\":{"  \
+    "\"port\":{\"type\":\"string\",\"maxLength\":20},\"hours\":{\"type\":\"integer\"}},\"required\":[\"port\"]}}}]"
+
+/* A call comes back with its id: the sequence goes on as it was generated. When the client changed the arguments, it goes on
+ * from the end of the prompt. */
+static void test_tool_round_trip(void **state)
+{
+    (void)state;
+    static const char rest[] = TOOLS ",\"max_tokens\":120,\"temperature\":0";
+    json_t *first = json_pack("[{s:s, s:s}]", "role", "user", "content", "How high is the tide?");
+    char *text = json_dumps(first, 0), body[2048];
+    snprintf(body, sizeof body, "{\"messages\":%s%s,\"tool_choice\":\"required\",\"parallel_tool_calls\":false}", text, rest);
+    json_t *o = http_json(&server, CHAT, 200, body), *message = json_at(o, "choices.0.message");
+    assert_string_equal(json_text(o, "choices.0.finish_reason"), "tool_calls");
+    assert_string_equal(json_text(message, "tool_calls.0.function.name"), "tide");
+    json_t *arguments = json_loads(json_text(message, "tool_calls.0.function.arguments"), 0, NULL);
+    assert_true(json_is_string(json_object_get(arguments, "port")));
+    json_int_t prompt = json_integer_value(json_at(o, "usage.prompt_tokens"));
+    for (int changed = 0; changed < 2; changed++) {
+        if (changed) json_object_set_new(arguments, "port", json_string("Elsewhere"));
+        json_t *again = json_deep_copy(message);
+        char *compact = json_dumps(arguments, JSON_COMPACT | JSON_SORT_KEYS); /* not as the model wrote it */
+        json_object_set_new(json_at(again, "tool_calls.0.function"), "arguments", json_string(compact));
+        json_t *result = json_pack("[{s:s, s:s, s:s}]", "role", "tool", "tool_call_id", json_text(again, "tool_calls.0.id"),
+                                   "content", "4.1");
+        char *next = continue_with(first, again, result, TOOLS ",\"max_tokens\":8,\"temperature\":0");
+        json_t *second = http_json(&server, CHAT, 200, next);
+        if (changed)
+            assert_true(cached(second) >= prompt && cached(second) < used(o) - 1);
+        else
+            assert_true(cached(second) >= used(o) - 1);
+        json_decref(second);
+        json_decref(again);
+        free(next);
+        free(compact);
+    }
+    json_decref(arguments);
+    json_decref(first);
+    json_decref(o);
+    free(text);
+}
+
+/* Another conversation under the same system message begins with its copy. */
+static void test_shared_system(void **state)
+{
+    (void)state;
+    char system[800] = "", body[1200];
+    while (strlen(system) < 700)
+        strcat(system, "You speak as an old teller of tales. ");
+    for (int i = 0; i < 2; i++) {
+        snprintf(
+            body, sizeof body,
+            "{\"messages\":[{\"role\":\"system\",\"content\":\"%s\"},{\"role\":\"user\",\"content\":\"%s\"}],\"max_tokens\":4}",
+            system,
+            i == 0 ? "Tell me of a great river that runs through many lands, and of the people who live on its banks, what "
+                     "they eat and what they sing in the evening when the boats come home."
+                   : "Something else altogether: what do the bears do in the long winter, who wakes them in the spring, and "
+                     "which of the berries do they like best of all when the summer is at its height?");
+        json_t *o = http_json(&server, CHAT, 200, body);
+        if (i == 1) assert_true(cached(o) > 100);
+        json_decref(o);
+    }
+}
+
+static char state_dir[PATH_MAX];
+
+static void with_states(rl_server_options *o)
+{
+    o->state_dir = state_dir;
+}
+
+static void test_restart(void **state)
+{
+    (void)state;
+    test_server t = {0};
+    char body[2048], prompt[1200] = "";
+    rl_test_join(state_dir, "/tmp", "redlite-states-XXXXXX");
+    assert_non_null(mkdtemp(state_dir));
+    while (strlen(prompt) < 1000)
+        strcat(prompt, "Once upon a time there was a king who had three sons. ");
+    snprintf(body, sizeof body, "{\"prompt\":\"%s\",\"max_tokens\":20,\"temperature\":0}", prompt);
+    test_server_start(&t, with_states);
+    json_t *before = http_json(&t, TEXT, 200, body);
+    assert_int_equal(cached(before), 0);
+    rl_server_stop(t.server);
+    test_server_serve(&t, with_states);
+    json_t *after = http_json(&t, TEXT, 200, body);
+    assert_int_equal(cached(after), json_integer_value(json_at(after, "usage.prompt_tokens")));
+    assert_string_equal(json_text(after, "choices.0.text"), json_text(before, "choices.0.text"));
+    rl_server_stop(t.server);
+    /* A damaged file is passed over. */
+    char command[PATH_MAX + 128];
+    snprintf(command, sizeof command, "for f in %s/*.state; do truncate -s -9 \"$f\"; done", state_dir);
+    assert_int_equal(system(command), 0);
+    rl_log_set_level(RL_LOG_ERROR);
+    test_server_serve(&t, with_states);
+    json_t *damaged = http_json(&t, TEXT, 200, body);
+    rl_log_set_level(RL_LOG_INFO);
+    assert_int_equal(cached(damaged), 0);
+    assert_string_equal(json_text(damaged, "choices.0.text"), json_text(before, "choices.0.text"));
+    json_decref(before);
+    json_decref(after);
+    json_decref(damaged);
+    test_server_stop(&t);
+    snprintf(command, sizeof command, "rm -r %s", state_dir);
+    assert_int_equal(system(command), 0);
+}
+
+/* ---- Forms --------------------------------------------------------------------------------------------------------------- */
+
+static void test_json_schema(void **state)
+{
+    (void)state;
+    for (int seed = 1; seed < 4; seed++) {
+        char body[1024];
+        snprintf(
+            body, sizeof body,
+            "{" ASK ",\"max_tokens\":150,\"seed\":%d,\"temperature\":1.5,\"response_format\":{\"type\":\"json_schema\","
+            "\"json_schema\":{\"name\":\"fox\",\"schema\":{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\","
+            "\"maxLength\":10},\"legs\":{\"type\":\"integer\"},\"colour\":{\"enum\":[\"red\",\"white\"]}},\"required\":["
+            "\"name\",\"legs\",\"colour\"],\"additionalProperties\":false}}}}",
+            seed);
+        json_t *o = http_json(&server, CHAT, 200, body);
+        assert_string_equal(json_text(o, "choices.0.finish_reason"), "stop");
+        json_t *answer = json_loads(json_text(o, "choices.0.message.content"), 0, NULL);
+        assert_non_null(answer);
+        assert_int_equal(json_object_size(answer), 3);
+        assert_true(json_is_integer(json_at(answer, "legs")));
+        const char *colour = json_text(answer, "colour");
+        assert_true(strcmp(colour, "red") == 0 || strcmp(colour, "white") == 0);
+        json_decref(answer);
+        json_decref(o);
+    }
+}
+
 static void with_key(rl_server_options *o)
 {
     o->api_key = "sesame";
@@ -444,13 +633,25 @@ static void test_drain(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chat),          cmocka_unit_test(test_stream_equals_whole),
-        cmocka_unit_test(test_stop),          cmocka_unit_test(test_many_choices),
-        cmocka_unit_test(test_logprobs),      cmocka_unit_test(test_logit_bias),
-        cmocka_unit_test(test_errors),        cmocka_unit_test(test_too_long),
-        cmocka_unit_test(test_http_limits),   cmocka_unit_test(test_slow_client),
-        cmocka_unit_test(test_client_leaves), cmocka_unit_test(test_overload),
-        cmocka_unit_test(test_company),       cmocka_unit_test(test_key_and_cors),
+        cmocka_unit_test(test_chat),
+        cmocka_unit_test(test_stream_equals_whole),
+        cmocka_unit_test(test_stop),
+        cmocka_unit_test(test_many_choices),
+        cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_logit_bias),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_too_long),
+        cmocka_unit_test(test_http_limits),
+        cmocka_unit_test(test_slow_client),
+        cmocka_unit_test(test_client_leaves),
+        cmocka_unit_test(test_overload),
+        cmocka_unit_test(test_company),
+        cmocka_unit_test(test_next_turn),
+        cmocka_unit_test(test_tool_round_trip),
+        cmocka_unit_test(test_shared_system),
+        cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_json_schema),
+        cmocka_unit_test(test_key_and_cors),
         cmocka_unit_test(test_drain),
     };
     return cmocka_run_group_tests(tests, start, stop);

@@ -16,7 +16,7 @@ static bool parse(srv_job *j, json_t *body, srv_error *e)
     if (json_is_object(thinking) && !srv_get_bool(thinking, "enable_thinking", &think, e)) return false;
     j->request.no_thinking = !think;
     j->p.top_logprobs = (uint32_t)top;
-    return true;
+    return srv_parse_form(j, body, e);
 }
 
 /* ---- Streams ------------------------------------------------------------------------------------------------------------- */

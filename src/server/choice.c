@@ -45,6 +45,7 @@ static bool on_event(void *ctx, const rl_answer_event *e)
     case RL_ANSWER_CALL_END:
         call->end = e->end;
         call->ended = true;
+        if (!c->job->p.parallel_calls && c->finish == SRV_FINISH_NONE) c->finish = SRV_FINISH_STOP;
         break;
     }
     if (c->job->p.stream) c->job->api->event(c, e);
@@ -147,6 +148,27 @@ static void record_logprobs(srv_choice *c, int32_t id, const float *logits)
     if (json_array_append_new(c->logprobs, o) != 0) c->raw.failed = true;
 }
 
+/* ---- Grammars ------------------------------------------------------------------------------------------------------------ */
+
+static bool allows(void *matcher, int32_t id)
+{
+    return rl_matcher_allows(matcher, id);
+}
+
+static void mask(void *matcher, uint64_t *bits, uint32_t n_vocab)
+{
+    rl_matcher_mask(matcher, bits, n_vocab);
+}
+
+static bool follow_grammar(srv_choice *c, srv_error *e)
+{
+    rl_error err = {0};
+    if (!c->job->grammar) return true;
+    if (rl_matcher_create(c->job->grammar, c->job->server->order, &c->matcher, &err) != RL_OK) return srv_failed(e, &err);
+    rl_sampler_set_constraint(c->sampler, &(rl_constraint){.allows = allows, .mask = mask, .ctx = c->matcher});
+    return true;
+}
+
 /* ---- A choice ------------------------------------------------------------------------------------------------------------ */
 
 bool srv_choice_open(srv_choice *c, srv_error *e)
@@ -159,7 +181,7 @@ bool srv_choice_open(srv_choice *c, srv_error *e)
     if (j->chat && rl_answer_parser_create(j->server->format, &j->request, on_event, c, &c->parser, &err) != RL_OK)
         return srv_failed(e, &err);
     if (j->p.logprobs) c->logprobs = json_array();
-    return true;
+    return follow_grammar(c, e);
 }
 
 void srv_choice_token(srv_choice *c, int32_t id, const float *logits)
@@ -172,6 +194,10 @@ void srv_choice_token(srv_choice *c, int32_t id, const float *logits)
     for (size_t i = 0; i < bytes.size && c->finish == SRV_FINISH_NONE; i += 256) {
         size_t n = bytes.size - i < 256 ? bytes.size - i : 256;
         take_text(c, small, rl_utf8_stream_push(&c->utf8, bytes.data + i, n, small));
+    }
+    if (c->matcher && c->finish == SRV_FINISH_NONE) {
+        rl_matcher_accept(c->matcher, id);
+        if (rl_matcher_must_end(c->matcher)) c->finish = SRV_FINISH_STOP;
     }
 }
 
@@ -190,12 +216,14 @@ void srv_choice_close(srv_choice *c, srv_finish why)
         c->finish = SRV_FINISH_ERROR;
         srv_refuse(&c->job->failure, 500, "server_error", NULL, "no memory for the answer");
     }
+    if (c->finish < SRV_FINISH_CANCELLED && c->n_calls > 0) srv_replay_keep(c->job->server, c);
     if (c->job->p.stream && c->finish < SRV_FINISH_CANCELLED) c->job->api->choice_done(c);
 }
 
 void srv_choice_free(srv_choice *c)
 {
     rl_sampler_free(c->sampler);
+    rl_matcher_free(c->matcher);
     rl_answer_parser_free(c->parser);
     json_decref(c->logprobs);
     for (size_t i = 0; i < c->n_calls; i++) {

@@ -49,7 +49,7 @@ static bool parse(srv_job *j, json_t *body, srv_error *e)
     }
     if (!srv_member(body, "max_tokens") && !srv_member(body, "max_completion_tokens"))
         j->p.max_tokens = 16; /* as the API says */
-    return true;
+    return srv_parse_form(j, body, e);
 }
 
 /* The shape of this API: parallel lists. Takes the entries. */

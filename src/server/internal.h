@@ -96,7 +96,8 @@ struct srv_choice {
     const char *stop_text; /* which stop string ended it */
     /* Text on its way: bytes of tokens -> characters -> behind the stop strings -> answer parser -> events. */
     rl_utf8_stream utf8;
-    srv_buf held; /* may be the beginning of a stop string */
+    srv_buf held;        /* may be the beginning of a stop string */
+    rl_matcher *matcher; /* NULL: the answer may be anything */
     rl_answer_parser *parser;
     srv_buf raw, content, reasoning;
     srv_call *calls;
@@ -152,7 +153,7 @@ struct srv_job {
     rl_chat_request request;
     rl_chat_turn *turns;
     rl_slice *tools;
-    json_t *tool_names; /* as declared, for checks */
+    rl_grammar *grammar; /* NULL: the answer may be anything */
     rl_slice prompt_text;
 
     int32_t *prompt;
@@ -199,6 +200,10 @@ bool srv_parse_common(srv_job *j, json_t *body, srv_error *e);
 bool srv_parse_stop(srv_job *j, json_t *body, const char *key, srv_error *e);
 bool srv_parse_messages(srv_job *j, json_t *messages, srv_error *e);
 bool srv_parse_tools(srv_job *j, json_t *body, srv_error *e);
+/* A grammar for the answer, when the request asks for a form or must call a tool. After messages and tools. */
+bool srv_parse_form(srv_job *j, json_t *body, srv_error *e);
+bool srv_force_call(srv_job *j, const char *name, srv_error *e);
+bool srv_force_json(srv_job *j, const json_t *schema, srv_error *e); /* NULL: any object */
 /* Text of a content: a string, null, or a list of text parts. */
 bool srv_content_text(srv_job *j, json_t *content, const char *param, rl_slice *out, srv_error *e);
 /* Ids, marks and choices from what was parsed. */
@@ -212,12 +217,23 @@ void srv_choice_token(srv_choice *c, int32_t id, const float *logits);
 void srv_choice_close(srv_choice *c, srv_finish why); /* flushes what is held back and tells the api */
 void srv_choice_free(srv_choice *c);
 
+/* ---- Exact replay (replay.c) --------------------------------------------------------------------------------------------- */
+
+/* Answers with calls as the model wrote them, by the ids of the calls, so that the next turn continues the sequence instead of
+ * computing a re-written form of it. */
+struct srv_replay *srv_replay_new(void);
+void srv_replay_free(struct srv_replay *r);
+void srv_replay_keep(rl_server *s, const srv_choice *c);
+/* Sets turn->exact when the message is such an answer, unchanged. ids[i]: id of the ith call, may be NULL. */
+void srv_replay_find(srv_job *j, rl_chat_turn *turn, const char *const *ids);
+
 /* ---- The server ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct srv_slot {
     rl_session *session;
     srv_choice *choice; /* NULL: idle */
     double used;
+    bool unsaved;
 } srv_slot;
 
 typedef struct srv_counters { /* lock */
@@ -232,6 +248,9 @@ struct rl_server {
     rl_engine *engine;
     const rl_tokenizer *tokenizer;
     rl_chat_format *format;
+    rl_token_order *order;
+    struct srv_replay *replay;
+    struct srv_checkpoints *checkpoints; /* of the scheduler; NULL: none are kept */
     char model_name[160];
     time_t started;
     uint32_t port;

@@ -16,7 +16,7 @@ static void free_job(srv_job *j)
     for (size_t i = 0; i < j->n_owned; i++)
         free(j->owned[i]);
     free(j->owned);
-    json_decref(j->tool_names);
+    rl_grammar_free(j->grammar);
     json_decref(j->body);
     srv_buf_free(&j->fresh);
     srv_buf_free(&j->out);

@@ -71,8 +71,9 @@ bool srv_content_text(srv_job *j, json_t *content, const char *param, rl_slice *
 
 /* ---- Calls in the history ------------------------------------------------------------------------------------------------ */
 
-static bool read_call(srv_job *j, json_t *call, const char *param, rl_tool_call *out, srv_error *e)
+static bool read_call(srv_job *j, json_t *call, const char *param, rl_tool_call *out, const char **id, srv_error *e)
 {
+    *id = json_is_object(call) ? json_string_value(srv_member(call, "id")) : NULL;
     json_t *f = json_is_object(call) ? srv_member(call, "function") : NULL, *name = f ? srv_member(f, "name") : NULL;
     if (!json_is_string(name)) return srv_bad(e, param, "'%s' has a call without a function name", param);
     out->name = slice_of(name);
@@ -101,11 +102,15 @@ static bool read_calls(srv_job *j, json_t *list, const char *param, rl_chat_turn
     size_t n = json_array_size(list);
     rl_tool_call *calls = calloc(n + 1, sizeof *calls);
     if (!srv_own(j, calls)) return no_memory(e);
-    for (size_t i = 0; i < n; i++)
-        if (!read_call(j, json_array_get(list, i), param, &calls[i], e)) return false;
+    const char **ids = calloc(n + 1, sizeof *ids);
+    bool ok = ids || no_memory(e);
+    for (size_t i = 0; i < n && ok; i++)
+        ok = read_call(j, json_array_get(list, i), param, &calls[i], &ids[i], e);
     turn->calls = calls;
     turn->n_calls = n;
-    return true;
+    if (ok && n > 0) srv_replay_find(j, turn, ids);
+    free(ids);
+    return ok;
 }
 
 /* ---- Messages ------------------------------------------------------------------------------------------------------------ */

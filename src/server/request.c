@@ -224,7 +224,7 @@ static void choose_marks(srv_job *j)
         size_t n = j->request.n_turns;
         bool system = n > 1 && j->turns[0].role == RL_ROLE_SYSTEM;
         size_t at = system || j->request.n_tools ? shared_prefix(j, system ? 1 : 0) : 0;
-        if (at >= WORTH && j->n_prompt - at >= WORTH) add_mark(j, at);
+        if (at >= WORTH) add_mark(j, at);
         if (rl_chat_format_thinking(j->server->format) == RL_THINKING_ALWAYS) add_mark(j, shared_prefix(j, n));
     }
     add_mark(j, j->n_prompt);

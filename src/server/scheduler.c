@@ -32,6 +32,7 @@ static void release(rl_server *s, srv_choice *c)
 {
     if (c->slot) {
         c->slot->choice = NULL;
+        c->slot->unsaved = true;
         c->slot->used = rl_now();
         c->slot = NULL;
     }
@@ -180,7 +181,7 @@ static void admit(scheduler *x, srv_job *j)
     for (uint32_t i = 0; i < j->p.n; i++)
         j->choices[i].phase = i == 0 ? SRV_PREFILL : SRV_WAITING;
     srv_choice *c = &j->choices[0];
-    c->slot = srv_slot_take(s, j->prompt, j->n_prompt, &j->n_reused, &err);
+    c->slot = srv_slot_take(s, j, &err);
     if (!c->slot) {
         fail_job(s, j, &err);
         return;
@@ -417,11 +418,30 @@ static void run_pass(scheduler *x)
 
 /* ---- The thread ---------------------------------------------------------------------------------------------------------- */
 
+/* States go to disk when there is nothing else to do, or when they have waited long, or at the end. */
+static void save_sessions(scheduler *x)
+{
+    enum { SAVE_SECONDS = 60 };
+    rl_server *s = x->s;
+    if (!s->checkpoints) return;
+    for (uint32_t i = 0; i < s->n_slots; i++) {
+        srv_slot *slot = &s->slots[i];
+        if (!slot->unsaved || slot->choice) continue;
+        pthread_mutex_lock(&s->lock);
+        bool busy = s->jobs && rl_now() - slot->used < SAVE_SECONDS;
+        pthread_mutex_unlock(&s->lock);
+        if (busy) continue;
+        srv_checkpoint_save(s->checkpoints, slot->session);
+        slot->unsaved = false;
+    }
+}
+
 /* False when the server stops and nothing is left to end. */
 static bool wait_for_work(scheduler *x)
 {
     rl_server *s = x->s;
     bool go_on = true;
+    save_sessions(x);
     pthread_mutex_lock(&s->lock);
     while (!s->jobs && !s->stopping) {
         struct timespec until;

@@ -47,11 +47,17 @@ static rl_status open_parts(rl_server *s, rl_error *err)
     if (!s->tokenizer) return fail(err, RL_ERR_UNSUPPORTED, "the model has no vocabulary: it cannot be served");
     rl_status st = rl_chat_format_open(s->o.model_path, &s->format, err);
     if (st != RL_OK) return st;
+    st = rl_token_order_create(s->tokenizer, &s->order, err);
+    if (st != RL_OK) return st;
+    s->replay = srv_replay_new();
+    if (!s->replay) return fail(err, RL_ERR_MEMORY, "no memory for a server");
     name_model(s);
     s->started = time(NULL);
     s->n_slots = s->o.sessions > s->o.parallel ? s->o.sessions : s->o.parallel;
     s->slots = calloc(s->n_slots, sizeof *s->slots);
     if (!s->slots) return fail(err, RL_ERR_MEMORY, "no memory for the sessions");
+    if (s->o.state_dir && !(s->checkpoints = srv_checkpoints_open(s)))
+        return fail(err, RL_ERR_IO, "the folder for checkpoints (--state-dir) cannot be used");
     st = srv_http_start(s, err);
     if (st != RL_OK) return st;
     if (pthread_create(&s->scheduler, NULL, srv_scheduler_main, s) != 0)
@@ -108,6 +114,9 @@ void rl_server_stop(rl_server *s)
     if (s->scheduler_runs) pthread_join(s->scheduler, NULL);
     srv_http_stop(s);
     srv_slots_free(s);
+    srv_checkpoints_free(s->checkpoints);
+    srv_replay_free(s->replay);
+    rl_token_order_free(s->order);
     rl_chat_format_free(s->format);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->work);
