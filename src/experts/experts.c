@@ -414,6 +414,7 @@ void rl_experts_begin(rl_experts *x, uint32_t layer, const uint32_t *ids, uint32
     set->stream = n > class_of(x, layer)->n_slots / 2 || (n >= x->s.layout.n_experts / 2 && n > 2 * x->s.layout.n_used);
     x->ahead_layer = (uint64_t)n * 8 >= 7ull * x->s.layout.n_experts ? layer + 1 : UINT32_MAX;
     x->ahead_next = 0;
+    rl_io_set_deep(x->s.io, set->stream);
     x->status = RL_OK;
     atomic_store_explicit(&x->failed, false, memory_order_relaxed);
     atomic_store_explicit(&set->n_arrived, 0, memory_order_relaxed);

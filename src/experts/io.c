@@ -59,7 +59,8 @@ rl_status rl_io_open(const rl_gguf *g, const rl_io_options *opt, const rl_io_buf
 {
     rl_io *io = rl_calloc(1, sizeof *io);
     if (!io) return rl_fail(err, RL_ERR_MEMORY, "no memory for reading experts");
-    io->depth = opt->depth == 0 ? RL_IO_DEPTH : opt->depth > RL_IO_MAX_DEPTH ? RL_IO_MAX_DEPTH : opt->depth;
+    io->capacity = opt->depth > 0 && opt->depth < RL_IO_DEEP ? opt->depth : RL_IO_DEEP;
+    io->depth = io->shallow = io->capacity < RL_IO_DEPTH ? io->capacity : RL_IO_DEPTH;
     io->fault = opt->fault;
     io->fault_ctx = opt->fault_ctx;
     io->files = rl_calloc(rl_gguf_n_files(g), sizeof *io->files);
@@ -102,6 +103,11 @@ void rl_io_close(rl_io *io)
 const char *rl_io_describe(const rl_io *io)
 {
     return io->description;
+}
+
+void rl_io_set_deep(rl_io *io, bool deep)
+{
+    io->depth = deep ? io->capacity : io->shallow;
 }
 
 uint32_t rl_io_pending(const rl_io *io)
@@ -230,7 +236,7 @@ rl_io_read *rl_io_reap(rl_io *io)
 
 uint64_t rl_io_overhead(const rl_io_options *opt)
 {
-    /* Rings are a few hundred bytes an entry; a thread touches a page or two of its stack. The larger serves for both. */
-    const uint64_t depth = opt->depth ? opt->depth : RL_IO_DEPTH;
-    return sizeof(rl_io) + 65536 + depth * 16384;
+    /* Rings and job lists are a few hundred bytes a read; a thread touches a few pages of its stack. */
+    const uint64_t depth = opt->depth ? opt->depth : RL_IO_DEEP;
+    return sizeof(rl_io) + (320u << 10) + depth * 512;
 }

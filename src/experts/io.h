@@ -14,7 +14,7 @@
 /* Direct I/O wants memory, offsets and lengths in multiples of the device's logical block, which is at most this. */
 #define RL_IO_ALIGN     4096u
 #define RL_IO_DEPTH     32u
-#define RL_IO_MAX_DEPTH 256u
+#define RL_IO_DEEP      256u       /* when long computations must not let the disk run dry */
 #define RL_IO_MAX_CHUNK (1u << 30) /* of one registered buffer, a limit of the kernel */
 
 #define RL_IO_ENDED (-1) /* rl_io_read.error: the file ends before the bytes wanted */
@@ -46,7 +46,7 @@ typedef enum rl_io_engine { RL_IO_AUTO, RL_IO_URING, RL_IO_THREADS } rl_io_engin
 typedef struct rl_io_options {
     rl_io_engine engine; /* AUTO: io_uring, else threads */
     bool no_direct;
-    uint32_t depth; /* reads in flight, 0 = RL_IO_DEPTH */
+    uint32_t depth; /* reads in flight, at most RL_IO_DEEP; 0 = RL_IO_DEPTH, and RL_IO_DEEP when deep */
     rl_io_fault_fn fault;
     void *fault_ctx;
 } rl_io_options;
@@ -73,6 +73,7 @@ void rl_io_hurry(rl_io *io, rl_io_read *r);
 /* Takes a read back that has not started; false when it has. */
 bool rl_io_cancel(rl_io *io, rl_io_read *r);
 void rl_io_kick(rl_io *io);
+void rl_io_set_deep(rl_io *io, bool deep);
 uint32_t rl_io_pending(const rl_io *io); /* queued and in flight */
 
 /* Returns when something has finished (or at once when nothing is in flight). */
@@ -101,7 +102,8 @@ struct rl_io {
     const rl_io_ops *ops;
     void *engine;
     rl_io_file *files;
-    uint32_t n_files, depth, in_flight, queued;
+    uint32_t n_files, in_flight, queued;
+    uint32_t depth, shallow, capacity; /* reads in flight: now, usually, at most */
     struct {
         rl_io_read *first, *last;
     } queues[2];

@@ -81,7 +81,7 @@ static rl_status threads_open(rl_io *io, const rl_io_buffer *buffers, uint32_t n
     pthread_cond_init(&t->work, NULL);
     pthread_cond_init(&t->done, NULL);
     io->engine = t;
-    t->capacity = io->depth;
+    t->capacity = io->capacity;
     t->todo = rl_calloc(t->capacity, sizeof *t->todo);
     t->finished = rl_calloc(t->capacity, sizeof *t->finished);
     if (!t->todo || !t->finished) {
@@ -91,7 +91,7 @@ static rl_status threads_open(rl_io *io, const rl_io_buffer *buffers, uint32_t n
     pthread_attr_t attr;
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, STACK_BYTES);
-    const uint32_t want = io->depth < MAX_THREADS ? io->depth : MAX_THREADS;
+    const uint32_t want = io->capacity < MAX_THREADS ? io->capacity : MAX_THREADS;
     int failed = 0;
     while (t->n_threads < want && failed == 0) {
         failed = pthread_create(&t->threads[t->n_threads], &attr, reader, t);

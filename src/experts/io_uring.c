@@ -41,7 +41,7 @@ static rl_status uring_open(rl_io *io, const rl_io_buffer *buffers, uint32_t n_b
         free(vecs);
         return rl_fail(err, RL_ERR_MEMORY, "no memory for io_uring");
     }
-    const int r = io_uring_queue_init(io->depth, &e->ring, 0);
+    const int r = io_uring_queue_init(io->capacity, &e->ring, 0);
     if (r < 0 || !has_read(&e->ring)) {
         if (r == 0) io_uring_queue_exit(&e->ring);
         free(e);

@@ -83,6 +83,7 @@ void cpu_multiply(cpu_worker *w, cpu_phase phase, const cpu_product *products, i
         while (item >= first[i + 1])
             i++;
         const cpu_product *c = &products[i];
+        if (w->id == 0 && w->b->experts) rl_experts_poll(w->b->experts);
         const uint32_t begin = (item - first[i]) * grain[i];
         const uint32_t stop = c->w->rows - begin < grain[i] ? c->w->rows : begin + grain[i];
         if (c->n == 1 || w->b->on.gemm_tg) {
