@@ -3,6 +3,7 @@
  * Member 0 announces the experts in use and opens waves; every member takes the wave's experts in order of arrival. In place
  * all of them are one wave that has arrived. */
 #include "backend/cpu/cpu.h"
+#include "base/clock.h"
 
 /* Predictions pay while a token waits for the disk; a chunk of many rows reads whole layers anyway. */
 #define PREDICT_ROWS 8
@@ -56,9 +57,15 @@ void cpu_close_set(cpu_worker *w)
 
 bool cpu_wave_next(cpu_worker *w, uint32_t pos, uint32_t *i)
 {
-    if (w->b->experts) return rl_experts_next(w->b->experts, pos, i);
-    *i = w->p->wave_begin + pos;
-    return true;
+    if (!w->b->experts) {
+        *i = w->p->wave_begin + pos;
+        return true;
+    }
+    if (w->id > 0 || !w->b->profile.on) return rl_experts_next(w->b->experts, pos, i);
+    const uint64_t start = rl_now_ns();
+    const bool ok = rl_experts_next(w->b->experts, pos, i);
+    cpu_profile_apart(&w->b->profile, CPU_PHASE_EXPERT_IN, CPU_PHASE_EXPERT_WAIT, (double)(rl_now_ns() - start) * 1e-9);
+    return ok;
 }
 
 bool cpu_wave_failed(cpu_worker *w)

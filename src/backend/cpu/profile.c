@@ -5,8 +5,8 @@
 #include <string.h>
 
 static const char *const phase_names[CPU_PHASE_COUNT] = {
-    "start",   "norm",    "dn_in",  "dn_conv", "dn_state", "dn_gate",    "dn_out",      "at_in", "at_rope",
-    "at_core", "at_gate", "at_out", "router",  "select",   "experts_in", "experts_out", "head",
+    "start",   "norm",    "dn_in",  "dn_conv", "dn_state", "dn_gate",      "dn_out",     "at_in",       "at_rope",
+    "at_core", "at_gate", "at_out", "router",  "select",   "experts_wait", "experts_in", "experts_out", "head",
 };
 _Static_assert(CPU_PHASE_COUNT <= RL_PROFILE_STAGES_MAX, "every phase has a row in rl_profile");
 
@@ -28,6 +28,13 @@ void cpu_profile_begin(cpu_profile *p, uint32_t rows)
     p->now->passes++;
     p->now->rows += rows;
     p->last_ns = rl_now_ns();
+}
+
+void cpu_profile_apart(cpu_profile *p, cpu_phase running, cpu_phase apart, double seconds)
+{
+    p->now->stages[running].seconds -= seconds;
+    p->now->stages[apart].seconds += seconds;
+    p->now->stages[apart].calls++;
 }
 
 void cpu_profile_end(cpu_profile *p, cpu_phase phase)

@@ -24,6 +24,7 @@ typedef enum cpu_phase {
     CPU_PHASE_AT_OUT,
     CPU_PHASE_ROUTER,
     CPU_PHASE_SELECT,
+    CPU_PHASE_EXPERT_WAIT, /* member 0 waits for experts from the file; not part of the next phase */
     CPU_PHASE_EXPERT_IN,
     CPU_PHASE_EXPERT_OUT,
     CPU_PHASE_HEAD,
@@ -44,6 +45,9 @@ void cpu_profile_end(cpu_profile *p, cpu_phase phase);
 
 /* A table per kind of pass, as log messages. */
 void cpu_profile_log(const cpu_profile *p);
+
+/* Part of the phase that runs belongs to another. */
+void cpu_profile_apart(cpu_profile *p, cpu_phase running, cpu_phase apart, double seconds);
 
 static inline void cpu_profile_work(cpu_profile *p, cpu_phase phase, uint64_t bytes, uint64_t flops)
 {
