@@ -172,13 +172,49 @@ static int teardown(void **state)
     return 0;
 }
 
+/* ---- The expert cache ---------------------------------------------------------------------------------------------------- */
+
+static void test_expert_cache(void **state)
+{
+    (void)state;
+    result r = RUN("plan", "-m", model);
+    CHECK(r, 0, "experts       mapped", NULL);
+    r = RUN("doctor", "-m", model, "--cache-mib", "1");
+    CHECK(r, 0, "experts       bounded: a cache of", NULL);
+    r = RUN("plan", "-m", model, "--cache-mib", "0");
+    CHECK(r, 1, NULL, "expected auto, full, mapped or 1 to");
+    r = RUN("plan", "-m", "/nowhere");
+    CHECK(r, 1, NULL, "/nowhere");
+    static const char *const caches[] = {"mapped", "full", "1"};
+    char *first = NULL;
+    for (int i = 0; i < 3; i++) {
+        r = RUN("generate", "-m", model, "--tokens", "1,2,3", "-n", "8", "--temp", "0", "--cache-mib", caches[i], "--stats");
+        if (i == 0)
+            first = strdup(r.out);
+        else
+            assert_string_equal(r.out, first);
+        CHECK(r, 0, NULL, i == 0 ? "experts   in place" : i == 1 ? "experts   full" : "experts   bounded");
+    }
+    free(first);
+    char trace[PATH_MAX];
+    rl_test_join(trace, dir, "trace");
+    r = RUN("trace", "-m", model, "--tokens", "1,2,3", "-n", "4", "-o", trace);
+    CHECK(r, 0, "7 tokens", NULL);
+    r = RUN("cache-sim", trace, "--percent", "50,100");
+    CHECK(r, 0, "optimal (Belady)", NULL);
+    r = RUN("cache-sim", model);
+    CHECK(r, 1, NULL, "is not a routing trace");
+    r = RUN("trace", "-m", model, "--tokens", "1,2,3");
+    CHECK(r, 2, NULL, "-o FILE");
+}
+
 /* ---- Help and options ---------------------------------------------------------------------------------------------------- */
 
 static void test_help(void **state)
 {
     (void)state;
-    static const char *const commands[] = {"generate", "tokenize", "detokenize", "logits", "perplexity",
-                                           "info",     "parity",   "bench",      "synth",  NULL};
+    static const char *const commands[] = {"generate", "tokenize", "detokenize", "logits", "perplexity", "info",      "parity",
+                                           "bench",    "synth",    "plan",       "doctor", "trace",      "cache-sim", NULL};
     result r = RUN("help");
     for (int i = 0; commands[i]; i++)
         assert_non_null(strstr(r.out, commands[i]));
@@ -559,6 +595,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_help),
+        cmocka_unit_test(test_expert_cache),
         cmocka_unit_test(test_options),
         cmocka_unit_test(test_generate),
         cmocka_unit_test(test_odd_prompts),
