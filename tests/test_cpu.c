@@ -1,4 +1,5 @@
 /* The cpu backend against the judge, stage by stage, and against itself: threads, chunks, segments, switches, copies. */
+#include "backend/cpu/cpu.h"
 #include "base/cpu.h"
 #include "support/passes.h"
 #include "support/tiny_model.h"
@@ -387,6 +388,35 @@ static void test_splits(void **state)
 
 /* ---- Sequences --------------------------------------------------------------------------------------------------------- */
 
+/* The length of a split grows at multiples of 16384 positions, so rows of one segment may have different numbers of splits. */
+static void test_splits_of_different_length(void **state)
+{
+    (void)state;
+    enum { START = 16380, ROWS = 8 };
+    fixture f = make(RL_F32, false);
+    pass_options o = {.backend = "cpu", .max_rows = ROWS, .threads = 2};
+    rl_backend *b = pass_open(f.m, o);
+    rl_seq *together = pass_seq(b, START + ROWS), *single = pass_seq(b, START + ROWS);
+    cpu_seq *s = (cpu_seq *)together;
+    const size_t floats = (size_t)2 * f.m->n_attention * f.m->hp.n_head_kv * s->capacity * f.m->hp.head_dim;
+    for (size_t i = 0; i < floats; i++) /* keys and values of a context that nobody computed */
+        ((float *)(void *)s->kv)[i] = (float)(i * 2654435761u >> 8 & 0xffff) / 65536.0f - 0.5f;
+    s->pos = START;
+    rl_error err = {0};
+    rl_assert_ok(b->ops->seq_copy(single, together, &err), &err);
+    float *want = malloc(ROWS * f.v * sizeof *want), *got = malloc(ROWS * f.v * sizeof *got);
+    for (uint32_t i = 0; i < ROWS; i++)
+        pass_with_tap(single, f.ids + i, 1, want + i * f.v, NULL, NULL);
+    pass_with_tap(together, f.ids, ROWS, got, NULL, NULL);
+    rl_assert_same_bits(got, want, ROWS * f.v);
+    free(want);
+    free(got);
+    b->ops->seq_free(together);
+    b->ops->seq_free(single);
+    b->ops->close(b);
+    rl_model_close(f.m);
+}
+
 static void test_snapshot_and_copy(void **state)
 {
     (void)state;
@@ -596,6 +626,7 @@ int main(void)
         cmocka_unit_test(test_instruction_sets),
         cmocka_unit_test(test_kv_f16),
         cmocka_unit_test(test_splits),
+        cmocka_unit_test(test_splits_of_different_length),
         cmocka_unit_test(test_snapshot_and_copy),
         cmocka_unit_test(test_export_import),
         cmocka_unit_test(test_mtp),

@@ -224,8 +224,11 @@ static bool core(cpu_worker *w, const cpu_layer *l)
             blocks += (seg->n + per_block - 1) / per_block;
         } else {
             single_rows += seg->n;
-            const uint32_t n = row_splits(seg, seg->row0 + seg->n - 1);
-            most_splits = n > most_splits ? n : most_splits;
+            /* Where the length of a split grows, a row has fewer splits than the row before it. */
+            for (uint32_t row = seg->row0; row < seg->row0 + seg->n; row++) {
+                const uint32_t n = row_splits(seg, row);
+                most_splits = n > most_splits ? n : most_splits;
+            }
         }
     }
     if (w->id == 0 && b->profile.on)
