@@ -1,5 +1,6 @@
 /* Invariances of the reference backend on a random model: what must not change a bit does not. */
 #include "backend/backend.h"
+#include "backend/ref/ref.h"
 #include "backend/state.h"
 #include "support/support.h"
 #include "support/tiny_model.h"
@@ -476,15 +477,40 @@ static void names_and_memory(void **state)
     assert_true(ops->snapshot_bytes(backend) >= m.seq_fixed);
 }
 
+/* An epsilon of the inputs' size shows where it stands: with the mean of the squares (8), with their sum (128). */
+static void epsilon_stands_under_the_root(void **state)
+{
+    (void)state;
+    double x[16], y[16];
+    float w[16];
+    for (int i = 0; i < 16; i++) {
+        x[i] = i % 2 ? -sqrt(8) : sqrt(8);
+        w[i] = (float)(i + 1);
+    }
+    ref_rms_norm(x, w, 16, 8, y);
+    for (int i = 0; i < 16; i++)
+        assert_true(fabs(y[i] - x[i] / 4 * (i + 1)) < 1e-12);
+    ref_l2_norm(x, 16, 16, y);
+    for (int i = 0; i < 16; i++)
+        assert_true(fabs(y[i] - x[i] / 12) < 1e-12);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chunks_do_not_matter),       cmocka_unit_test(threads_do_not_matter),
-        cmocka_unit_test(segments_do_not_meet),       cmocka_unit_test(snapshots_rewind),
-        cmocka_unit_test(copies_part_ways),           cmocka_unit_test(exports_come_back),
-        cmocka_unit_test(number_kinds_convert),       cmocka_unit_test(mtp_chunks_and_truncation),
-        cmocka_unit_test(limits_are_errors),          cmocka_unit_test(taps_see_and_force),
-        cmocka_unit_test(layouts_give_the_same_bits), cmocka_unit_test(names_and_memory),
+        cmocka_unit_test(epsilon_stands_under_the_root),
+        cmocka_unit_test(chunks_do_not_matter),
+        cmocka_unit_test(threads_do_not_matter),
+        cmocka_unit_test(segments_do_not_meet),
+        cmocka_unit_test(snapshots_rewind),
+        cmocka_unit_test(copies_part_ways),
+        cmocka_unit_test(exports_come_back),
+        cmocka_unit_test(number_kinds_convert),
+        cmocka_unit_test(mtp_chunks_and_truncation),
+        cmocka_unit_test(limits_are_errors),
+        cmocka_unit_test(taps_see_and_force),
+        cmocka_unit_test(layouts_give_the_same_bits),
+        cmocka_unit_test(names_and_memory),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
