@@ -6,6 +6,7 @@
 . "$(dirname "$0")/checks.sh"
 name=${1:?usage: peer_bench.sh NAME [MODEL [PROMPT [N]]]} model=${2:-$bundled} prompt=${3:-512} n=${4:-64}
 find_peer || { echo "peer_bench: $peer_missing" >&2 && exit 1; }
+mkdir -p "$root/benchmarks"
 threads=$(getconf _NPROCESSORS_ONLN)
 for pair in $(seq 0 "${PEER_PAIRS:-9}"); do
     sleep "${PEER_PAUSE:-0.5}"
