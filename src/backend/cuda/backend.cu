@@ -142,6 +142,7 @@ static void cuda_close(rl_backend *backend)
     cuda_backend *b = (cuda_backend *)backend;
     if (!b) return;
     if (b->stream) cudaStreamSynchronize(b->stream);
+    cudaFree(b->cache_half);
     graphs_free(b->graphs);
     profile_free(b->profile);
     delete b->profile;
@@ -242,7 +243,7 @@ static bool find_device(rl_cuda_library *out, char *why, size_t size)
         snprintf(why, size, "%s has compute capability %d.%d, expected 8.0 or newer", prop.name, prop.major, prop.minor);
         return false;
     }
-    snprintf(out->device, sizeof out->device, "%s, %.1f GiB, compute capability %d.%d, driver for CUDA %d.%d", prop.name,
+    snprintf(out->device, sizeof out->device, "%.100s, %.1f GiB, compute capability %d.%d, driver for CUDA %d.%d", prop.name,
              (double)prop.totalGlobalMem / (1 << 30), prop.major, prop.minor, driver / 1000, driver % 1000 / 10);
     return true;
 }

@@ -67,8 +67,12 @@ struct dmat {
     const uint8_t *scales, *heads;
     int format;
     uint32_t rows, cols, units, n;
-    float half_scale; /* power of two that brings the weights into the range of f16 (mma.cu) */
+    uint16_t code_bytes, extra_bytes, scale_bytes; /* of a unit */
+    float half_scale;                              /* power of two that brings the weights into the range of f16 (mma.cu) */
 };
+
+/* Lays the planes of `rows` rows out at p. */
+dmat dmat_at(uint8_t *p, int format, uint64_t all_rows, uint32_t rows, uint32_t cols, uint32_t n);
 
 /* ---- Rows of a pass ------------------------------------------------------------------------------------------------------ */
 
@@ -160,6 +164,8 @@ struct cuda_backend {
     float *pinned_logits;
     struct profiler *profile;
     struct decode_graphs *graphs;
+    __half *cache_half; /* keys and values of a sequence as f16, grown when a longer one comes */
+    uint64_t cache_half_bytes;
     bool fused;
 };
 

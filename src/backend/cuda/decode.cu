@@ -11,19 +11,30 @@
 #include "backend/cuda/decode.cuh"
 #include "backend/cuda/gemv.cuh"
 
-enum { THREADS = 256, WARPS = THREADS / 32, MAX_PARTS = 3, PAIRS = 32, TOP_EXPERTS = 512, TOP_K_MAX = 16 };
+enum {
+    THREADS = 512,
+    WARPS = THREADS / 32,
+    MAX_PARTS = 3,
+    PAIRS = 32,
+    TOP_EXPERTS = 512,
+    TOP_K_MAX = 16,
+    STATE_THREADS = 256,
+    GEMV_THREADS = 1024,
+    GEMV_WARPS = GEMV_THREADS / 32
+};
 
 /* ---- Products of a prepared vector --------------------------------------------------------------------------------------- */
 
 struct gemv_part {
     dmat m;
     float *y;
-    uint32_t tile0; /* first tile of the part; a tile is WARPS * R rows, WARPS rows of floats */
+    uint32_t tile0; /* first tile of the part */
 };
 
 struct gemv_args {
     gemv_part part[MAX_PARTS];
     uint32_t n_parts, n_tiles;
+    uint32_t rows; /* of a warp in a tile; tiles of float matrices have one */
     vector_source src;
     float *copy; /* NORM: block 0 leaves the normed row here when not NULL */
     /* DELTA: moves the convolution's inputs on, now that the mixer has read them */
@@ -33,75 +44,70 @@ struct gemv_args {
     uint32_t index;
 };
 
-static __device__ __forceinline__ void prefetch_rows(const dmat &m, uint64_t row0, uint32_t rows, int code, int extra,
-                                                     int scale)
+/* The lines of some rows, on their way to L2. */
+static __device__ __forceinline__ void prefetch_plane(const uint8_t *plane, uint64_t bytes_before, uint64_t bytes)
+{
+    const uint8_t *p = plane + bytes_before;
+    for (uint64_t i = threadIdx.x * 128ull; i < bytes; i += blockDim.x * 128ull)
+        prefetch_l2(p + i);
+}
+
+static __device__ __forceinline__ void prefetch_rows(const dmat &m, uint64_t row0, uint32_t rows)
 {
     const uint64_t at = row0 * m.units, n = (uint64_t)rows * m.units;
-    for (uint64_t i = threadIdx.x * 128ull; i < n * code; i += blockDim.x * 128ull)
-        prefetch_l2(m.codes + at * code + i);
-    for (uint64_t i = threadIdx.x * 128ull; i < n * extra; i += blockDim.x * 128ull)
-        prefetch_l2(m.extra + at * extra + i);
-    for (uint64_t i = threadIdx.x * 128ull; i < n * scale; i += blockDim.x * 128ull)
-        prefetch_l2(m.scales + at * scale + i);
+    prefetch_plane(m.codes, at * m.code_bytes, n * m.code_bytes);
+    if (m.extra_bytes) prefetch_plane(m.extra, at * m.extra_bytes, n * m.extra_bytes);
+    if (m.scale_bytes) prefetch_plane(m.scales, at * m.scale_bytes, n * m.scale_bytes);
 }
 
-template <int R> static __device__ __forceinline__ uint32_t tile_rows(int format)
-{
-    return format == WF_F32 ? WARPS : WARPS * R;
-}
-
-template <int SOURCE, int R> __global__ void __launch_bounds__(THREADS, R > 2 ? 2 : 3) k_gemv(gemv_args g)
+template <int SOURCE> __global__ void __launch_bounds__(GEMV_THREADS, 1) k_gemv(const __grid_constant__ gemv_args g)
 {
     extern __shared__ __align__(16) uint8_t smem[];
     let_next_start();
     const act8 a = act8_at(smem, pad256(g.src.width) / 64);
     float *xs = (float *)(smem + act8_bytes(a.units));
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    auto part_of = [&](uint32_t tile) {
+    vector_ahead ahead;
+#pragma unroll 1
+    for (uint32_t tile = blockIdx.x; tile < g.n_tiles; tile += gridDim.x) {
         uint32_t p = 0;
         while (p + 1 < g.n_parts && tile >= g.part[p + 1].tile0)
             p++;
-        return p;
-    };
-    if (blockIdx.x < g.n_tiles) {
-        const gemv_part &p = g.part[part_of(blockIdx.x)];
-        const uint32_t rows = tile_rows<R>(p.m.format), row0 = (blockIdx.x - p.tile0) * rows;
-        const uint32_t n = p.m.rows - row0 < rows ? p.m.rows - row0 : rows;
-        FOR_FORMAT(p.m.format, prefetch_rows(p.m, row0, n, code_bytes(FMT), extra_bytes(FMT), scale_bytes(FMT)))
+        const dmat &m = g.part[p].m;
+        float *y = g.part[p].y;
+        const uint32_t each = m.format == WF_F32 ? 1 : g.rows, row0 = (tile - g.part[p].tile0) * GEMV_WARPS * each;
+        const uint32_t row = row0 + warp * each;
+        const uint32_t n = row >= m.rows ? 0 : m.rows - row < each ? m.rows - row : each;
+        if (tile == blockIdx.x) {
+            prefetch_rows(m, row0, m.rows - row0 < GEMV_WARPS * each ? m.rows - row0 : GEMV_WARPS * each);
+            vector_start<SOURCE>(g.src, ahead);
+            wait_previous();
+            prepare_vector<SOURCE>(g.src, ahead, xs, a);
+        }
+        if (!n) continue;
+        float v = 0;
+        if (m.format == WF_F32) {
+            if constexpr (SOURCE == SOURCE_NORM) {
+                float_row f;
+                f.start(m, row);
+                v = f.finish(xs);
+            }
+        } else {
+            FOR_BLOCK_FORMAT(m.format, v = gemv_rows<FMT>(m, row, n, a))
+        }
+        if (lane < n) y[row + lane] = SOURCE == SOURCE_NORM ? v : __ldcg(y + row + lane) + v;
     }
-    wait_previous();
-    prepare_vector<SOURCE>(g.src, xs, a);
     if (SOURCE == SOURCE_NORM && g.copy && blockIdx.x == 0)
-        for (uint32_t i = threadIdx.x; i < g.src.width; i += THREADS)
+        for (uint32_t i = threadIdx.x; i < g.src.width; i += GEMV_THREADS)
             g.copy[i] = xs[i];
     if (SOURCE == SOURCE_DELTA) {
         const dshape &d = g.shape;
         float *past = g.segs[0].recurrent + g.index * d.recurrent_layer;
-        for (uint32_t c = blockIdx.x * THREADS + threadIdx.x; c < d.cd; c += gridDim.x * THREADS) {
+        for (uint32_t c = blockIdx.x * GEMV_THREADS + threadIdx.x; c < d.cd; c += gridDim.x * GEMV_THREADS) {
             for (uint32_t i = 0; i + 2 < d.W; i++)
                 past[(uint64_t)i * d.cd + c] = __ldcg(past + (uint64_t)(i + 1) * d.cd + c);
             past[(uint64_t)(d.W - 2) * d.cd + c] = __ldcg(g.raw + c);
         }
-    }
-    for (uint32_t tile = blockIdx.x; tile < g.n_tiles; tile += gridDim.x) {
-        const gemv_part &p = g.part[part_of(tile)];
-        if (p.m.format == WF_F32) {
-            const uint32_t row = (tile - p.tile0) * WARPS + warp;
-            if (SOURCE != SOURCE_NORM || row >= p.m.rows) continue;
-            const float v = float_row(p.m, row, xs);
-            if (lane == 0) p.y[row] = v;
-            continue;
-        }
-        const uint32_t row = ((tile - p.tile0) * WARPS + warp) * R;
-        if (row >= p.m.rows) continue;
-        const uint32_t valid = p.m.rows - row < R ? p.m.rows - row : R;
-        float out[R];
-        FOR_BLOCK_FORMAT(p.m.format, (gemv_rows<FMT, R>(p.m, row, valid, a, out)))
-        float mine = out[0];
-#pragma unroll
-        for (int r = 1; r < R; r++)
-            mine = (int)lane == r ? out[r] : mine;
-        if (lane < valid) p.y[row + lane] = SOURCE == SOURCE_NORM ? mine : __ldcg(p.y + row + lane) + mine;
     }
 }
 
@@ -115,58 +121,94 @@ struct delta_args {
     float *core;
 };
 
-/* A block takes THREADS / 8 state rows of a value head; S = 8 * PER. */
-template <int PER> __global__ void __launch_bounds__(THREADS) k_delta_step(delta_args g)
+enum { DELTA_THREADS = STATE_THREADS + 32, DELTA_ROWS = STATE_THREADS / 8, STATE_WARPS = STATE_THREADS / 32 };
+
+/* The convolution of one channel; its fixed inputs are fetched first. */
+struct channel {
+    float w[4], u[3]; /* W = 4 */
+    float sum;
+    __device__ __forceinline__ void start(const delta_args &g, const float *past, uint32_t c)
+    {
+        const dshape &d = g.d;
+        sum = 0;
+        if (d.W == 4) {
+            const float4 v = __ldg((const float4 *)(g.conv + 4 * c));
+            w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
+#pragma unroll
+            for (int i = 0; i < 3; i++)
+                u[i] = __ldcg(past + (uint64_t)i * d.cd + c);
+#pragma unroll
+            for (int i = 0; i < 3; i++)
+                sum = fmaf(w[i], u[i], sum);
+        } else {
+            for (uint32_t i = 0; i + 1 < d.W; i++)
+                sum = fmaf(__ldg(g.conv + c * d.W + i), __ldcg(past + (uint64_t)i * d.cd + c), sum);
+            w[3] = __ldg(g.conv + c * d.W + d.W - 1);
+        }
+    }
+    __device__ __forceinline__ float finish(const delta_args &g, uint32_t c) const
+    {
+        const float v = fmaf(w[3], __ldcg(g.raw + c), sum);
+        return v / (1.0f + __expf(-v));
+    }
+};
+
+/* A block takes DELTA_ROWS state rows of a value head; S = 8 * PER. Threads convolve the head's query and key, the last warp
+ * the values and the head's two numbers; then eight lanes share a row. */
+template <int PER> __global__ void __launch_bounds__(DELTA_THREADS) k_delta_step(const __grid_constant__ delta_args g)
 {
-    constexpr int S = PER * 8, ROWS = THREADS / 8;
+    constexpr int S = PER * 8, HALF = STATE_THREADS / 2;
     __shared__ __align__(16) float qs[S], ks[S];
-    __shared__ float vs[ROWS], parts[2][WARPS];
+    __shared__ float vs[DELTA_ROWS], parts[STATE_WARPS], numbers[2];
     let_next_start();
     const dshape &d = g.d;
     const uint32_t h = blockIdx.y, j = h / (d.Hv / d.Hk), part = threadIdx.x % 8, mine = threadIdx.x / 8;
-    const uint32_t row = blockIdx.x * ROWS + mine;
+    const uint32_t row = blockIdx.x * DELTA_ROWS + mine;
+    const bool tail = threadIdx.x >= STATE_THREADS;
     float *past = g.segs[0].recurrent + g.index * d.recurrent_layer;
     float *m = past + (uint64_t)(d.W - 1) * d.cd + ((uint64_t)h * S + row) * S;
-    float4 state[PER / 4]; /* of the token before last: complete long before this launch */
+    /* Everything the previous token left is complete long before this launch. */
+    float4 state[PER / 4];
+    const uint32_t what = threadIdx.x / HALF, in = threadIdx.x % HALF;
+    const uint32_t c =
+        tail ? 2 * d.kd + h * S + blockIdx.x * DELTA_ROWS + threadIdx.x - STATE_THREADS : what * d.kd + j * S + in;
+    const bool live = tail || in < S;
+    channel ch;
+    if (live) ch.start(g, past, c);
+    if (!tail) {
 #pragma unroll
-    for (int i = 0; i < PER / 4; i++)
-        state[i] = __ldcg((const float4 *)(m + 32 * i + 4 * part));
-    wait_previous();
-    auto convolve = [&](uint32_t c) {
-        float sum = 0;
-        for (uint32_t i = 0; i + 1 < d.W; i++)
-            sum = fmaf(__ldg(g.conv + c * d.W + i), __ldcg(past + (uint64_t)i * d.cd + c), sum);
-        return silu(fmaf(__ldg(g.conv + c * d.W + d.W - 1), __ldcg(g.raw + c), sum));
-    };
-    float square_q = 0, square_k = 0;
-    for (uint32_t i = threadIdx.x; i < 2 * S; i += THREADS) {
-        const uint32_t what = i / S, c = i % S; /* query, key: whole warps, as S is a multiple of 32 */
-        const float v = convolve(what * d.kd + j * S + c);
-        (what ? ks : qs)[c] = v;
-        (what ? square_k : square_q) += v * v;
+        for (int i = 0; i < PER / 4; i++)
+            state[i] = __ldcg((const float4 *)(m + 32 * i + 4 * part));
     }
-    if (threadIdx.x < ROWS) vs[threadIdx.x] = convolve(2 * d.kd + h * S + blockIdx.x * ROWS + threadIdx.x);
-    square_q = warp_sum(square_q);
-    square_k = warp_sum(square_k);
-    if (threadIdx.x % 32 == 0) parts[0][threadIdx.x / 32] = square_q, parts[1][threadIdx.x / 32] = square_k;
-    const uint32_t r = d.Hv / d.Hk;
-    const float *ba = g.ba + h / r * 2 * r;
-    const float x = __ldcg(ba + r + h % r) + __ldg(g.dt + h), beta = sigmoid(__ldcg(ba + h % r));
-    const float keep = expf(__ldg(g.a + h) * (x > 20.0f ? x : log1pf(expf(x))));
+    wait_previous();
+    const float v = live ? ch.finish(g, c) : 0.0f;
+    if (tail) {
+        vs[threadIdx.x - STATE_THREADS] = v;
+        if (threadIdx.x == STATE_THREADS) {
+            const uint32_t r = d.Hv / d.Hk;
+            const float *ba = g.ba + h / r * 2 * r;
+            const float x = __ldcg(ba + r + h % r) + __ldg(g.dt + h);
+            numbers[0] = 1.0f / (1.0f + expf(-__ldcg(ba + h % r)));
+            numbers[1] = expf(__ldg(g.a + h) * (x > 20.0f ? x : log1pf(expf(x))));
+        }
+    } else {
+        if (live) (what ? ks : qs)[in] = v;
+        const float square = warp_sum(v * v);
+        if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = square;
+    }
     __syncthreads();
+    if (tail) return;
     float qq = 0, kk = 0;
 #pragma unroll
-    for (int w = 0; w < WARPS; w++)
-        qq += parts[0][w], kk += parts[1][w];
+    for (int w = 0; w < STATE_WARPS / 2; w++)
+        qq += parts[w], kk += parts[STATE_WARPS / 2 + w];
     const float rq = 1.0f / sqrtf(qq + d.eps), rk = 1.0f / sqrtf(kk + d.eps);
     float4 k[PER / 4];
     float mk = 0, mq = 0, kq = 0;
 #pragma unroll
     for (int i = 0; i < PER / 4; i++) {
         k[i] = *(const float4 *)&ks[32 * i + 4 * part];
-        float4 q = *(const float4 *)&qs[32 * i + 4 * part];
-        k[i].x *= rk, k[i].y *= rk, k[i].z *= rk, k[i].w *= rk;
-        q.x *= rq, q.y *= rq, q.z *= rq, q.w *= rq;
+        const float4 q = *(const float4 *)&qs[32 * i + 4 * part];
         mk = fmaf(state[i].x, k[i].x, fmaf(state[i].y, k[i].y, fmaf(state[i].z, k[i].z, fmaf(state[i].w, k[i].w, mk))));
         mq = fmaf(state[i].x, q.x, fmaf(state[i].y, q.y, fmaf(state[i].z, q.z, fmaf(state[i].w, q.w, mq))));
         kq = fmaf(k[i].x, q.x, fmaf(k[i].y, q.y, fmaf(k[i].z, q.z, fmaf(k[i].w, q.w, kq))));
@@ -177,16 +219,16 @@ template <int PER> __global__ void __launch_bounds__(THREADS) k_delta_step(delta
         mq += __shfl_xor_sync(~0u, mq, s);
         kq += __shfl_xor_sync(~0u, kq, s);
     }
-    const float write = beta * (vs[mine] - keep * mk);
+    const float keep = numbers[1], write = numbers[0] * (vs[mine] - keep * mk * rk), add = write * rk;
 #pragma unroll
     for (int i = 0; i < PER / 4; i++) {
-        state[i].x = fmaf(k[i].x, write, state[i].x * keep);
-        state[i].y = fmaf(k[i].y, write, state[i].y * keep);
-        state[i].z = fmaf(k[i].z, write, state[i].z * keep);
-        state[i].w = fmaf(k[i].w, write, state[i].w * keep);
+        state[i].x = fmaf(k[i].x, add, state[i].x * keep);
+        state[i].y = fmaf(k[i].y, add, state[i].y * keep);
+        state[i].z = fmaf(k[i].z, add, state[i].z * keep);
+        state[i].w = fmaf(k[i].w, add, state[i].w * keep);
         *(float4 *)(m + 32 * i + 4 * part) = state[i];
     }
-    if (part == 0) g.core[h * S + row] = (keep * mq + kq * write) * (1.0f / sqrtf((float)S));
+    if (part == 0) g.core[h * S + row] = (keep * mq + kq * add) * rq * (1.0f / sqrtf((float)S));
 }
 
 /* ---- Router and experts -------------------------------------------------------------------------------------------------- */
@@ -198,14 +240,16 @@ static __device__ __forceinline__ void pair_tile(const dmat &gate, const dmat &u
     constexpr int R = PAIRS / WARPS;
     __shared__ __align__(16) float hs[PAIRS];
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = row0 + warp * R;
-    float g[R], u[R];
-    FOR_BLOCK_FORMAT(gate.format, (gemv_rows<FMT, R>(gate, e * gate.rows + row, R, a, g)))
-    FOR_BLOCK_FORMAT(up.format, (gemv_rows<FMT, R>(up, e * up.rows + row, R, a, u)))
-    float v = 0;
-#pragma unroll
-    for (int r = 0; r < R; r++)
-        v = (int)lane == r ? silu(g[r]) * u[r] : v;
-    if (lane < R) hs[warp * R + lane] = v;
+    float v[2] = {};
+#pragma unroll 1
+    for (int side = 0; side < 2; side++) {
+        const dmat &m = side ? up : gate;
+        float mine = 0;
+        FOR_BLOCK_FORMAT(m.format, mine = gemv_rows<FMT>(m, e * m.rows + row, R, a))
+        v[0] = v[1];
+        v[1] = mine;
+    }
+    if (lane < R) hs[warp * R + lane] = v[0] / (1.0f + __expf(-v[0])) * v[1];
     __syncthreads();
     if (warp) return;
     float in[8];
@@ -224,45 +268,45 @@ struct route_args {
     uint32_t router_tiles;
 };
 
-__global__ void __launch_bounds__(THREADS, 2) k_route_step(route_args g)
+__global__ void __launch_bounds__(THREADS, 1) k_route_step(const __grid_constant__ route_args g)
 {
     extern __shared__ __align__(16) uint8_t smem[];
+    __shared__ float part[32];
     let_next_start();
     const act8 a = act8_at(smem, g.x.units);
     float *xs = (float *)(smem + act8_bytes(a.units));
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (blockIdx.x < g.router_tiles) {
-        const uint32_t row0 = blockIdx.x * WARPS, left = g.router.rows - row0;
-        prefetch_rows(g.router, row0, left < WARPS ? left : WARPS, 256, 0, 0);
+    const bool routes = blockIdx.x < g.router_tiles;
+    const uint32_t row = blockIdx.x * WARPS + warp, row0 = (blockIdx.x - g.router_tiles) * PAIRS;
+    float_row f;
+    vector_ahead ahead;
+    if (routes) {
+        if (row < g.router.rows) f.start(g.router, row);
     } else {
-        const uint32_t row0 = (blockIdx.x - g.router_tiles) * PAIRS;
-        FOR_FORMAT(g.gate_shared.format,
-                   prefetch_rows(g.gate_shared, row0, PAIRS, code_bytes(FMT), extra_bytes(FMT), scale_bytes(FMT)))
-        FOR_FORMAT(g.up_shared.format,
-                   prefetch_rows(g.up_shared, row0, PAIRS, code_bytes(FMT), extra_bytes(FMT), scale_bytes(FMT)))
+        prefetch_rows(g.gate_shared, row0, PAIRS);
+        prefetch_rows(g.up_shared, row0, PAIRS);
     }
+    vector_start<SOURCE_NORM>(g.src, ahead);
     wait_previous();
-    prepare_vector<SOURCE_NORM>(g.src, xs, a);
-    if (blockIdx.x < g.router_tiles) {
-        const uint32_t row = blockIdx.x * WARPS + warp;
-        if (row < g.router.rows) {
-            const float v = float_row(g.router, row, xs);
-            if (lane == 0) g.logits[row] = v;
-        }
-        if (blockIdx.x == 0) { /* what later launches read of this row */
-            const uint4 *from = (const uint4 *)smem;
-            for (uint32_t i = threadIdx.x; i < act8_bytes(a.units) / 16; i += THREADS)
-                ((uint4 *)g.x.q)[i] = from[i];
-            float sum = 0, max = 0;
-            __shared__ float part[64];
-            for (uint32_t i = threadIdx.x; i < g.src.width; i += THREADS)
-                sum = fmaf(xs[i], __ldg(g.shared_router + i), sum);
-            block_sum_max(sum, max, part);
-            if (threadIdx.x == 0) *g.shared_gate = sigmoid(sum);
-        }
-    } else {
-        pair_tile(g.gate_shared, g.up_shared, 0, (blockIdx.x - g.router_tiles) * PAIRS, a, g.shared);
+    prepare_vector<SOURCE_NORM>(g.src, ahead, xs, a);
+    if (!routes) {
+        pair_tile(g.gate_shared, g.up_shared, 0, row0, a, g.shared);
+        return;
     }
+    if (row < g.router.rows) {
+        const float v = f.finish(xs);
+        if (lane == 0) g.logits[row] = v;
+    }
+    if (blockIdx.x) return;
+    /* What later launches read of this row. */
+    const uint4 *from = (const uint4 *)smem;
+    for (uint32_t i = threadIdx.x; i < act8_bytes(a.units) / 16; i += THREADS)
+        ((uint4 *)g.x.q)[i] = from[i];
+    float sum = 0;
+    for (uint32_t i = threadIdx.x; i < g.src.width; i += THREADS)
+        sum = fmaf(xs[i], __ldg(g.shared_router + i), sum);
+    sum = block_sum(sum, part);
+    if (threadIdx.x == 0) *g.shared_gate = sigmoid(sum);
 }
 
 static __device__ __forceinline__ uint32_t ordered(float v)
@@ -349,7 +393,7 @@ struct experts_args {
     float *weights;
 };
 
-__global__ void __launch_bounds__(THREADS, 2) k_experts_step(experts_args g, bool select)
+__global__ void __launch_bounds__(THREADS, 2) k_experts_step(const __grid_constant__ experts_args g, bool select)
 {
     __shared__ uint32_t ids[TOP_K_MAX], list[32];
     __shared__ float chosen[TOP_K_MAX];
@@ -375,8 +419,11 @@ __global__ void __launch_bounds__(THREADS, 2) k_experts_step(experts_args g, boo
     } else {
         e = __ldcg(g.ids + slot);
     }
+    prefetch_rows(g.up, (uint64_t)e * g.up.rows + blockIdx.x * PAIRS, PAIRS); /* the gate's rows are loaded at once */
     pair_tile(g.gate, g.up, e, blockIdx.x * PAIRS, g.x, act8_at(g.inner + slot * act8_bytes(g.inner_units), g.inner_units));
 }
+
+enum { DOWN_WARPS = 8 };
 
 struct down_args {
     dmat down, shared_down;
@@ -384,72 +431,59 @@ struct down_args {
     act8 shared;
     const uint32_t *ids;
     const float *weights, *shared_gate;
-    uint32_t inner_units, k;
+    uint32_t inner_units, unit_shift, k; /* unit_shift: log2 of inner_units when that is a power of two up to 32, else 0 */
     float *x;
 };
 
-template <int F> static __device__ __forceinline__ float down_row(const down_args &g, uint32_t row)
+/* One output row over all slots: lanes take (slot, unit) in turn. */
+template <int F> static __device__ __noinline__ float down_row(const down_args &g, uint32_t row)
 {
-    const uint32_t lane = threadIdx.x % 32, U = g.inner_units, n = g.k * U;
+    const uint32_t lane = threadIdx.x % 32, U = g.inner_units, n = g.k * U, shift = g.unit_shift;
+    auto slot_of = [&](uint32_t c) { return shift ? c >> shift : c / U; };
+    auto unit_of = [&](uint32_t c) { return shift ? c & (U - 1) : c % U; };
+    auto locate = [&](uint32_t c) { return ((uint64_t)__ldcg(g.ids + slot_of(c)) * g.down.rows + row) * U + unit_of(c); };
+    unit<F> now, next;
+    /* Lanes beyond the end work on the last unit with weight 0. */
+    uint32_t c = lane < n ? lane : n - 1;
+    uint64_t at, next_at = locate(c);
+    next.load(g.down, next_at);
     float acc = 0;
-    constexpr int ROUNDS = 3; /* units of a lane in flight */
-    for (uint32_t base = 0; base < n; base += 32 * ROUNDS) {
-        unit<F> un[ROUNDS];
-        uint64_t at[ROUNDS];
-        float w[ROUNDS];
-#pragma unroll
-        for (int i = 0; i < ROUNDS; i++) {
-            const uint32_t c = base + 32 * i + lane, safe = c < n ? c : n - 1, slot = safe / U;
-            w[i] = c < n ? __ldcg(g.weights + slot) : 0.0f;
-            at[i] = ((uint64_t)__ldcg(g.ids + slot) * g.down.rows + row) * U + safe % U;
-            un[i].load(g.down, at[i]);
-        }
-#pragma unroll
-        for (int i = 0; i < ROUNDS; i++) {
-            const uint32_t c = base + 32 * i + lane;
-            if (c >= n) continue;
-            const uint32_t slot = c / U, u = c % U;
-            const act8 a = act8_at((void *)(g.inner + slot * act8_bytes(U)), U);
-            uint32_t q[16];
-#pragma unroll
-            for (int p = 0; p < 4; p++) {
-                const uint4 v = __ldcg(a.q + p * U + u);
-                q[4 * p] = v.x, q[4 * p + 1] = v.y, q[4 * p + 2] = v.z, q[4 * p + 3] = v.w;
-            }
-            const short4 sums = has_offset(F) ? __ldcg(a.sums + u) : make_short4(0, 0, 0, 0);
-            acc = fmaf(w[i], unit_dot<F>(un[i], g.down, at[i], q, __ldcg(a.s + u), sums), acc);
-        }
+#pragma unroll 1
+    for (uint32_t base = 0; base < n; base += 32) {
+        const uint32_t slot = slot_of(c), u = unit_of(c);
+        const float weight = base + lane < n ? __ldcg(g.weights + slot) : 0.0f;
+        now = next, at = next_at;
+        c = base + 32 + lane < n ? base + 32 + lane : n - 1;
+        next_at = locate(c);
+        next.load(g.down, next_at);
+        act_unit act;
+        act.load<F>(act8_at((void *)(g.inner + slot * act8_bytes(U)), U), u);
+        acc = fmaf(weight, unit_dot<F>(now, g.down, at, act.q, act.s, act.sums), acc);
     }
     return acc;
 }
 
-template <int F> static __device__ __forceinline__ float shared_row(const down_args &g, uint32_t row)
+template <int F> static __device__ __noinline__ float shared_row(const down_args &g, uint32_t row)
 {
     const uint32_t lane = threadIdx.x % 32, U = g.shared.units;
     float acc = 0;
+#pragma unroll 1
     for (uint32_t u = lane; u < U; u += 32) {
         unit<F> un;
         const uint64_t at = (uint64_t)row * U + u;
         un.load(g.shared_down, at);
-        uint32_t q[16];
-#pragma unroll
-        for (int p = 0; p < 4; p++) {
-            const uint4 v = __ldcg(g.shared.q + p * U + u);
-            q[4 * p] = v.x, q[4 * p + 1] = v.y, q[4 * p + 2] = v.z, q[4 * p + 3] = v.w;
-        }
-        const short4 sums = has_offset(F) ? __ldcg(g.shared.sums + u) : make_short4(0, 0, 0, 0);
-        acc += unit_dot<F>(un, g.shared_down, at, q, __ldcg(g.shared.s + u), sums);
+        act_unit act;
+        act.load<F>(g.shared, u);
+        acc += unit_dot<F>(un, g.shared_down, at, act.q, act.s, act.sums);
     }
     return acc;
 }
 
-__global__ void __launch_bounds__(THREADS, 2) k_down_step(down_args g)
+__global__ void __launch_bounds__(DOWN_WARPS * 32, 3) k_down_step(const __grid_constant__ down_args g)
 {
     let_next_start();
-    const uint32_t row = blockIdx.x * WARPS + threadIdx.x / 32;
-    const uint32_t first = blockIdx.x * WARPS, left = g.shared_down.rows - first;
-    FOR_FORMAT(g.shared_down.format, prefetch_rows(g.shared_down, first, left < WARPS ? left : WARPS, code_bytes(FMT),
-                                                   extra_bytes(FMT), scale_bytes(FMT)))
+    const uint32_t first = blockIdx.x * DOWN_WARPS, row = first + threadIdx.x / 32, left = g.shared_down.rows - first;
+    prefetch_rows(g.shared_down, first, left < DOWN_WARPS ? left : DOWN_WARPS);
     wait_previous();
     if (row >= g.down.rows) return;
     float acc = 0, shared = 0;
@@ -473,37 +507,28 @@ static size_t vector_bytes(uint32_t width)
     return act8_bytes(padded / 64) + padded * sizeof(float);
 }
 
-static uint32_t count_tiles(const gemv_args *g, uint32_t R)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < g->n_parts; i++)
-        n += div_up(g->part[i].m.rows, g->part[i].m.format == WF_F32 ? WARPS : WARPS * R);
-    return n;
-}
-
-/* Tiles of the parts. Two blocks per multiprocessor take them in turn; rows at once are chosen so that the last turn is full.
- */
+/* One block per multiprocessor, so that the vector is prepared once on each; as many rows for a warp as make one turn, up to a
+ * lane's worth of results. */
 template <int SOURCE> static void launch_gemv(const cuda_backend *b, gemv_args *g)
 {
-    const uint32_t most = 2 * (uint32_t)b->sm_count;
-    uint32_t R = 0, least = 0;
-    for (uint32_t r = 4; r; r /= 2) {
-        const uint32_t cost = div_up(count_tiles(g, r), most) * (2 * r + 1); /* a turn costs half a row besides */
-        if (!R || cost < least) R = r, least = cost;
-    }
+    const uint32_t blocks = (uint32_t)b->sm_count;
+    uint64_t rows = 0;
+    uint32_t floats = 0;
+    for (uint32_t i = 0; i < g->n_parts; i++)
+        if (g->part[i].m.format == WF_F32)
+            floats += div_up(g->part[i].m.rows, GEMV_WARPS);
+        else
+            rows += g->part[i].m.rows;
+    const uint32_t room = floats < blocks ? blocks - floats : 1;
+    g->rows = div_up(rows, GEMV_WARPS * room);
+    g->rows = g->rows < 1 ? 1 : g->rows > 16 ? 16 : g->rows;
     g->n_tiles = 0;
     for (uint32_t i = 0; i < g->n_parts; i++) {
         g->part[i].tile0 = g->n_tiles;
-        g->n_tiles += div_up(g->part[i].m.rows, g->part[i].m.format == WF_F32 ? WARPS : WARPS * R);
+        g->n_tiles += div_up(g->part[i].m.rows, GEMV_WARPS * (g->part[i].m.format == WF_F32 ? 1 : g->rows));
     }
-    const dim3 grid(g->n_tiles < most ? g->n_tiles : most);
-    const size_t smem = vector_bytes(g->src.width);
-    if (R == 4)
-        launch(b, k_gemv<SOURCE, 4>, grid, smem, *g);
-    else if (R == 2)
-        launch(b, k_gemv<SOURCE, 2>, grid, smem, *g);
-    else
-        launch(b, k_gemv<SOURCE, 1>, grid, smem, *g);
+    launch_early(b, k_gemv<SOURCE>, dim3(g->n_tiles < blocks ? g->n_tiles : blocks), GEMV_THREADS, vector_bytes(g->src.width),
+                 *g);
 }
 
 static bool takes(const dmat &m)
@@ -541,12 +566,20 @@ bool decode_suits(const cuda_backend *b)
     return true;
 }
 
+static uint32_t shift_of(uint32_t power)
+{
+    uint32_t s = 0;
+    while (1u << s < power)
+        s++;
+    return s;
+}
+
 static void mix(cuda_backend *b, const dlayer &l, uint32_t splits)
 {
     const dshape &d = b->shape;
     scratch &s = b->s;
     gemv_args in = {};
-    in.src = {s.x, l.attn_norm, NULL, d.E, 0, d.eps};
+    in.src = {s.x, l.attn_norm, NULL, d.E, 0, 0, d.eps};
     gemv_args out = {};
     out.n_parts = 1;
     if (l.recurrent) {
@@ -556,13 +589,13 @@ static void mix(cuda_backend *b, const dlayer &l, uint32_t splits)
         in.part[2] = {l.ba, s.ba, 0};
         launch_gemv<SOURCE_NORM>(b, &in);
         const delta_args delta = {s.raw, s.ba, l.conv, l.a, l.dt_bias, s.segs, d, l.index, s.core};
-        const dim3 grid(d.S / (THREADS / 8), d.Hv);
+        const dim3 grid(d.S / DELTA_ROWS, d.Hv);
         if (d.S == 128)
-            launch(b, k_delta_step<16>, grid, 0, delta);
+            launch_early(b, k_delta_step<16>, grid, DELTA_THREADS, 0, delta);
         else
-            launch(b, k_delta_step<8>, grid, 0, delta);
+            launch_early(b, k_delta_step<8>, grid, DELTA_THREADS, 0, delta);
         out.part[0] = {l.out, s.x, 0};
-        out.src = {s.core, l.ssm_norm, s.z, d.vd, d.S, d.eps};
+        out.src = {s.core, l.ssm_norm, s.z, d.vd, d.S, shift_of(d.S), d.eps};
         out.segs = s.segs;
         out.raw = s.raw;
         out.shape = d;
@@ -576,7 +609,7 @@ static void mix(cuda_backend *b, const dlayer &l, uint32_t splits)
         launch_gemv<SOURCE_NORM>(b, &in);
         decode_attention(b, l, splits);
         out.part[0] = {l.o, s.x, 0};
-        out.src = {s.core, NULL, s.raw, d.H * d.D, d.D, d.eps};
+        out.src = {s.core, NULL, s.raw, d.H * d.D, d.D, shift_of(d.D), d.eps};
         launch_gemv<SOURCE_ATTENTION>(b, &out);
     }
 }
@@ -587,7 +620,7 @@ static void experts(cuda_backend *b, const dlayer &l)
     scratch &s = b->s;
     const uint32_t inner_units = pad256(d.F) / 64;
     route_args r = {};
-    r.src = {s.x, l.post_norm, NULL, d.E, 0, d.eps};
+    r.src = {s.x, l.post_norm, NULL, d.E, 0, 0, d.eps};
     r.router = l.router, r.gate_shared = l.gate_shared, r.up_shared = l.up_shared;
     r.shared_router = l.shared_router;
     r.logits = s.router, r.shared_gate = s.step_gate;
@@ -599,9 +632,12 @@ static void experts(cuda_backend *b, const dlayer &l)
     if (!select) launch_route(s.router, 1, d, s.ids, s.weights, b->stream);
     const experts_args e = {l.gate_exps, l.up_exps, s.router, r.x, s.step_inner, inner_units, d.NE, d.k, s.ids, s.weights};
     launch(b, k_experts_step, dim3(d.F / PAIRS, d.k), 0, e, select);
-    const down_args dn = {l.down_exps, l.down_shared, s.step_inner, r.shared, s.ids,
-                          s.weights,   s.step_gate,   inner_units,  d.k,      s.x};
-    launch(b, k_down_step, dim3(div_up(d.E, WARPS)), 0, dn);
+    down_args dn = {l.down_exps, l.down_shared, s.step_inner, r.shared, s.ids, s.weights, s.step_gate, inner_units,
+                    0,           d.k,           s.x};
+    while (dn.unit_shift < 5 && (1u << dn.unit_shift) < inner_units)
+        dn.unit_shift++;
+    if (1u << dn.unit_shift != inner_units) dn.unit_shift = 0;
+    launch_early(b, k_down_step, dim3(div_up(d.E, DOWN_WARPS)), DOWN_WARPS * 32, 0, dn);
 }
 
 void decode_step(cuda_backend *b, uint32_t splits, bool logits)
@@ -616,7 +652,7 @@ void decode_step(cuda_backend *b, uint32_t splits, bool logits)
     }
     if (!logits) return;
     gemv_args head = {};
-    head.src = {s.x, b->output_norm, NULL, d.E, 0, d.eps};
+    head.src = {s.x, b->output_norm, NULL, d.E, 0, 0, d.eps};
     head.n_parts = 1;
     head.part[0] = {b->head, s.logits, 0};
     head.copy = s.hidden;

@@ -10,7 +10,7 @@
  *   G8      64 bytes, int8               -                4 floats scale, 4 floats offset -
  *   Q8      64 bytes, int8               -                2 f16                           -
  *   IQ1     16 bytes, 2-bit              -                per 2 units 8 bytes             -
- *   IQ2     16 bytes, 2-bit level        8 bytes, signs   f16 d, 4 nibbles u (s = 2u + 1) -
+ *   IQ2     32 bytes, 3 of 4 bits        -                f16 d, 4 nibbles u (s = 2u + 1) -
  *   IQ3     32 bytes, 4-bit              -                the same                        -
  *   Q2K     16 bytes, 2-bit              -                4 nibbles s, 4 nibbles m        f16 d, f16 dmin
  *   Q4K     32 bytes, 4-bit              -                s0 s1 m0 m1 (bytes)             f16 d, f16 dmin
@@ -19,8 +19,7 @@
  *
  * Code 4j + i of a unit (quad j, 0 <= i < 4):
  *   2-bit: word j/4, bit 4(i + 4(j%2)) + 2((j/2)%2): masking with 0x3333 leaves four selectors
- *   sign bits: word j/8, bit 16((j/4)%2) + 4i + j%4: moved under the selectors' third bit
- *   4-bit by table: word j/2, nibble 4(j%2) + i; 4-bit numbers: word j/2, bit 8i + 4(j%2)
+ *   IQ2, IQ3 (by table): word j/2, nibble 4(j%2) + i; 4-bit numbers: word j/2, bit 8i + 4(j%2)
  *   5th bit: word j/8, bit 8i + j%8; upper 2 bits of 6: word j/4, bit 8i + 2(j%4)
  * The IQ1 scale word: bits 0..15 f16 d, then 20 bits per unit: four 3-bit u, eight shift signs (one per 8 weights). */
 #ifndef RL_CUDA_FORMAT_CUH
@@ -53,15 +52,15 @@ static __device__ __forceinline__ uint32_t shift(uint32_t w, int right)
 
 __host__ __device__ constexpr int code_bytes(int f)
 {
-    return f == WF_F32                                 ? 256
-           : f == WF_F16 || f == WF_BF16               ? 128
-           : f == WF_G8 || f == WF_Q8                  ? 64
-           : f == WF_IQ1 || f == WF_IQ2 || f == WF_Q2K ? 16
-                                                       : 32;
+    return f == WF_F32                   ? 256
+           : f == WF_F16 || f == WF_BF16 ? 128
+           : f == WF_G8 || f == WF_Q8    ? 64
+           : f == WF_IQ1 || f == WF_Q2K  ? 16
+                                         : 32;
 }
 __host__ __device__ constexpr int extra_bytes(int f)
 {
-    return f == WF_IQ2 || f == WF_Q5K ? 8 : f == WF_Q6K ? 16 : 0;
+    return f == WF_Q5K ? 8 : f == WF_Q6K ? 16 : 0;
 }
 /* Per unit; IQ1 keeps 8 bytes for two. */
 __host__ __device__ constexpr int scale_bytes(int f)
@@ -131,15 +130,13 @@ template <int F, int BIAS> static __device__ __forceinline__ uint32_t quad(const
     constexpr int B = BIAS;
     if constexpr (F == WF_G8 || F == WF_Q8) {
         return B == 128 ? u.c[j] ^ 0x80808080u : u.c[j];
-    } else if constexpr (F == WF_Q2K || F == WF_IQ1 || F == WF_IQ2) {
-        uint32_t sel = shift(u.c[j / 4], 16 * (j % 2) + 2 * ((j / 2) % 2)) & 0x3333u;
+    } else if constexpr (F == WF_IQ2) { /* level, plus 4 for minus: the word itself selects */
+        return permute(bytes4(8 + B, 25 + B, 43 + B, B), bytes4(-8 + B, -25 + B, -43 + B, B), shift(u.c[j / 2], 16 * (j % 2)));
+    } else if constexpr (F == WF_Q2K || F == WF_IQ1) {
+        const uint32_t sel = shift(u.c[j / 4], 16 * (j % 2) + 2 * ((j / 2) % 2)) & 0x3333u;
         if constexpr (F == WF_Q2K) return permute(bytes4(B, 1 + B, 2 + B, 3 + B), 0, sel);
-        if constexpr (F == WF_IQ1) {
-            uint32_t minus = bytes4(-9 + B, -1 + B, 7 + B, B), plus = bytes4(-7 + B, 1 + B, 9 + B, B);
-            return permute(u.sc & (1u << (12 + j / 2)) ? minus : plus, 0, sel);
-        }
-        sel |= shift(u.e[j / 8], 16 * ((j / 4) % 2) + j % 4 - 2) & 0x4444u;
-        return permute(bytes4(8 + B, 25 + B, 43 + B, B), bytes4(-8 + B, -25 + B, -43 + B, B), sel);
+        constexpr uint32_t minus = bytes4(-9 + B, -1 + B, 7 + B, B), plus = bytes4(-7 + B, 1 + B, 9 + B, B);
+        return permute(u.sc & (1u << (12 + j / 2)) ? minus : plus, 0, sel);
     } else if constexpr (F == WF_IQ3X || F == WF_IQ3S) {
         uint32_t q = shift(u.c[j / 2], 16 * (j % 2)), sel = q & 0x7777u;
         constexpr bool X = F == WF_IQ3X;

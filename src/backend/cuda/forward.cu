@@ -6,6 +6,7 @@
 #include "backend/cuda/profile.cuh"
 
 #include <string.h>
+#include <thread>
 
 /* ---- Taps ---------------------------------------------------------------------------------------------------------------- */
 
@@ -116,7 +117,11 @@ static rl_status attention(run *r, const dlayer &l, uint32_t layer)
     TRY(show(r, RL_STAGE_AT_V, layer, s.v));
     launch_kv_append(s, r->n, d, l.index, b->stream);
     mark(r, PHASE_AT_ROPE);
-    launch_attention(s, r->n, d, l.index, r->splits, b->stream);
+    if (r->flash)
+        for (uint32_t i = 0; i < r->n_segments; i++)
+            launch_flash(s, d, i, r->segs[i].n, r->segs[i].position + r->segs[i].n, l.index, b->cache_half, b->stream);
+    else
+        launch_attention(s, r->n, d, l.index, r->splits, b->stream);
     mark(r, PHASE_AT_CORE);
     TRY(show(r, RL_STAGE_AT_CORE, layer, s.core));
     launch_attention_gate(s.raw, s.core, s.gated, r->n, d, b->stream);
@@ -242,6 +247,20 @@ static rl_status run_layer(run *r, const dlayer &l, uint32_t layer)
     return show(r, RL_STAGE_LAYER_OUT, layer, s.x);
 }
 
+/* Logits of many rows are tens of megabytes: one thread would take longer than the pass. */
+static void copy_out(float *to, const float *from, size_t bytes)
+{
+    const size_t each = 4u << 20, n = bytes / each < 8 ? bytes / each : 8;
+    std::vector<std::thread> others;
+    const size_t part = n > 1 ? bytes / n / 64 * 64 : bytes;
+    for (size_t i = 1; i < n; i++)
+        others.emplace_back(
+            [=] { memcpy((uint8_t *)to + i * part, (const uint8_t *)from + i * part, i + 1 < n ? part : bytes - i * part); });
+    memcpy(to, from, part);
+    for (std::thread &t : others)
+        t.join();
+}
+
 /* Logits of the rows in s.wanted, out of `hidden`, a few rows at a time. */
 static rl_status run_head(run *r, const dmat &head, const float *hidden, uint32_t n_wanted, float *out)
 {
@@ -259,7 +278,7 @@ static rl_status run_head(run *r, const dmat &head, const float *hidden, uint32_
         CHECK_CUDA(
             cudaMemcpyAsync(b->pinned_logits, s.logits, (size_t)n * V * sizeof(float), cudaMemcpyDeviceToHost, b->stream));
         CHECK_CUDA(cudaStreamSynchronize(b->stream));
-        memcpy(out + (size_t)done * V, b->pinned_logits, (size_t)n * V * sizeof(float));
+        copy_out(out + (size_t)done * V, b->pinned_logits, (size_t)n * V * sizeof(float));
     }
     return RL_OK;
 }
@@ -273,7 +292,7 @@ static rl_status upload(run *r, const drow *rows, const dseg *segs, const uint32
     const size_t row_bytes = r->n * sizeof(drow), seg_bytes = r->n_segments * sizeof(dseg);
     memcpy(p, rows, row_bytes);
     memcpy(p + row_bytes, segs, seg_bytes);
-    memcpy(p + row_bytes + seg_bytes, wanted, n_wanted * sizeof(uint32_t));
+    if (n_wanted) memcpy(p + row_bytes + seg_bytes, wanted, n_wanted * sizeof(uint32_t));
     CHECK_CUDA(cudaMemcpyAsync(b->s.rows, p, row_bytes, cudaMemcpyHostToDevice, b->stream));
     CHECK_CUDA(cudaMemcpyAsync(b->s.segs, p + row_bytes, seg_bytes, cudaMemcpyHostToDevice, b->stream));
     if (n_wanted)
@@ -290,6 +309,28 @@ uint32_t attention_splits(const cuda_backend *b, uint32_t n, uint32_t positions)
     const uint32_t blocks = n * d.H / g, room = 2 * (uint32_t)b->sm_count / blocks, chunks = (positions + 127) / 128;
     const uint32_t splits = room < chunks ? room : chunks;
     return splits < 1 ? 1 : splits > MAX_SPLITS ? MAX_SPLITS : splits;
+}
+
+/* Passes of many rows in fast precision, when the buffer for the longest of their caches can be had. */
+static rl_status choose_attention(run *r, uint32_t positions)
+{
+    cuda_backend *b = r->b;
+    rl_error *err = r->err;
+    r->flash = b->fast && r->n >= FLASH_ROWS && flash_takes(b->shape);
+    if (!r->flash || b->shape.kv_f16) return RL_OK;
+    const uint64_t need = 2ull * positions * b->shape.K * b->shape.D * sizeof(__half);
+    if (need <= b->cache_half_bytes) return RL_OK;
+    CHECK_CUDA(cudaStreamSynchronize(b->stream));
+    CHECK_CUDA(cudaFree(b->cache_half));
+    b->cache_half = NULL;
+    b->cache_half_bytes = 0;
+    if (cudaMalloc((void **)&b->cache_half, need + need / 2) != cudaSuccess) {
+        (void)cudaGetLastError(); /* the other kernel needs no buffer */
+        r->flash = false;
+        return RL_OK;
+    }
+    b->cache_half_bytes = need + need / 2;
+    return RL_OK;
 }
 
 /* ---- Trunk --------------------------------------------------------------------------------------------------------------- */
@@ -382,8 +423,8 @@ static rl_status run_trunk(run *r, const rl_pass *pass, const std::vector<uint32
     return show_logits(r, pass);
 }
 
-/* One row through the fused kernels. */
-static rl_status run_fused(run *r, const rl_pass *pass, bool logits, uint32_t splits)
+/* One row through the fused kernels; logits and hidden may be NULL. */
+static rl_status run_fused(run *r, float *logits, float *hidden, uint32_t splits)
 {
     cuda_backend *b = r->b;
     rl_error *err = r->err;
@@ -392,18 +433,47 @@ static rl_status run_fused(run *r, const rl_pass *pass, bool logits, uint32_t sp
     TRY(replay(
         b, key,
         [&]() -> rl_status {
-            decode_step(b, splits, logits);
+            decode_step(b, splits, logits != NULL);
             if (logits) CHECK_CUDA(cudaMemcpyAsync(b->pinned_logits, b->s.logits, bytes, cudaMemcpyDeviceToHost, b->stream));
             return RL_OK;
         },
         err));
-    if (pass->hidden && !logits)
+    if (hidden && !logits)
         launch_norm(b->s.x, NULL, b->output_norm, 1, b->shape.E, b->shape.eps, b->s.hidden, b->shape.E, hrows{}, 0, b->stream);
-    if (pass->hidden)
-        CHECK_CUDA(cudaMemcpyAsync(pass->hidden, b->s.hidden, b->shape.E * sizeof(float), cudaMemcpyDeviceToHost, b->stream));
+    if (hidden) CHECK_CUDA(cudaMemcpyAsync(hidden, b->s.hidden, b->shape.E * sizeof(float), cudaMemcpyDeviceToHost, b->stream));
     CHECK_CUDA(cudaGetLastError());
     CHECK_CUDA(cudaStreamSynchronize(b->stream));
-    if (logits) memcpy(pass->logits, b->pinned_logits, bytes);
+    if (logits) memcpy(logits, b->pinned_logits, bytes);
+    return RL_OK;
+}
+
+/* One row for each of a few sequences goes faster one by one through the fused kernels than together. */
+static bool goes_fused(const run *r, const rl_pass *pass)
+{
+    if (!r->b->fused || r->tap || r->b->profile->on || r->n > FUSED_ROWS) return false;
+    for (uint32_t i = 0; i < pass->n_segments; i++)
+        if (pass->segments[i].n > 1) return false;
+    return true;
+}
+
+static rl_status run_fused_rows(run *r, const rl_pass *pass)
+{
+    cuda_backend *b = r->b;
+    float *logits = pass->logits, *hidden = pass->hidden;
+    for (uint32_t i = 0; i < pass->n_segments; i++) {
+        const rl_segment *g = &pass->segments[i];
+        if (!g->n) continue;
+        const cuda_seq *s = (const cuda_seq *)g->seq;
+        const bool want = g->want != RL_LOGITS_NONE;
+        const drow row = {g->ids[0], s->position, 0, 0};
+        const dseg seg = {s->recurrent, s->kv, 0, 1, s->position, s->capacity};
+        run one = *r;
+        one.n = one.n_segments = 1;
+        TRY(upload(&one, &row, &seg, NULL, 0));
+        TRY(run_fused(&one, want ? logits : NULL, hidden, decode_splits(b, s->position + 1)));
+        if (want) logits += b->shape_vocab;
+        if (hidden) hidden += b->shape.E;
+    }
     return RL_OK;
 }
 
@@ -419,6 +489,12 @@ rl_status cuda_forward(rl_backend *backend, const rl_pass *pass, rl_error *err)
     TRY(check_pass(b, pass, &r, &positions));
     if (r.n == 0) return RL_OK;
     CHECK_CUDA(cudaSetDevice(b->device));
+    if (goes_fused(&r, pass)) {
+        TRY(run_fused_rows(&r, pass));
+        for (uint32_t i = 0; i < pass->n_segments; i++)
+            ((cuda_seq *)pass->segments[i].seq)->position += pass->segments[i].n;
+        return RL_OK;
+    }
     std::vector<drow> rows;
     std::vector<dseg> segs;
     std::vector<uint32_t> wanted;
@@ -426,12 +502,11 @@ rl_status cuda_forward(rl_backend *backend, const rl_pass *pass, rl_error *err)
     r.n_segments = (uint32_t)segs.size();
     r.splits = attention_splits(b, r.n, positions);
     r.expected = (r.n * b->shape.k + b->shape.NE - 1) / b->shape.NE;
+    r.segs = segs.data();
+    TRY(choose_attention(&r, positions));
     TRY(upload(&r, rows.data(), segs.data(), wanted.data(), (uint32_t)wanted.size()));
     mark(&r, PHASE_START);
-    if (r.n == 1 && b->fused && !r.tap && !b->profile->on)
-        TRY(run_fused(&r, pass, !wanted.empty(), decode_splits(b, positions)));
-    else
-        TRY(run_trunk(&r, pass, wanted));
+    TRY(run_trunk(&r, pass, wanted));
     for (uint32_t i = 0; i < pass->n_segments; i++)
         ((cuda_seq *)pass->segments[i].seq)->position += pass->segments[i].n;
     return RL_OK;
@@ -453,6 +528,8 @@ static rl_status mtp_part(run *r, const cuda_seq *seq, const int32_t *ids, const
         all.push_back(t);
     }
     const dseg seg = {seq->recurrent, seq->kv, 0, r->n, seq->mtp_position, seq->capacity};
+    r->segs = &seg;
+    TRY(choose_attention(r, seq->mtp_position + r->n));
     TRY(upload(r, rows.data(), &seg, all.data(), r->n));
     launch_rope_table(s, b->rope_freq, r->n, b->shape, b->stream);
     launch_embed(b->mtp_embed, s.rows, r->n, s.norm, E, b->stream);
@@ -468,6 +545,7 @@ static rl_status mtp_part(run *r, const cuda_seq *seq, const int32_t *ids, const
     if (logits) TRY(run_head(r, b->mtp_head, s.hidden, r->n, logits));
     CHECK_CUDA(cudaGetLastError());
     CHECK_CUDA(cudaStreamSynchronize(b->stream));
+    profile_end(b->profile, r->n);
     return RL_OK;
 }
 

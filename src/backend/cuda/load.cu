@@ -195,7 +195,7 @@ static rl_status place_matrix(cuda_backend *b, const rl_matrix *m, dmat *d, rl_e
                    heads = units / 4 * head_bytes(f);
     uint8_t *p;
     TRY(device_alloc(b, (void **)&p, codes + extra + scales + heads, err));
-    *d = {p, p + codes, p + codes + extra, p + codes + extra + scales, f, m->rows, m->cols, pad256(m->cols) / 64, m->n, 1.0f};
+    *d = dmat_at(p, f, (uint64_t)m->rows * m->n, m->rows, m->cols, m->n);
     b->weight_bytes += codes + extra + scales + heads;
     if (scales) CHECK_CUDA(cudaMemset((void *)d->scales, 0, scales)); /* IQ1's words are put together by or */
     return RL_OK;

@@ -115,16 +115,13 @@ __global__ void __launch_bounds__(WM *WK * 32)
     __shared__ uint32_t out_rows[BN], in_rows[BN];
     /* Field by field: a reference that depends on the block would put the arguments into local memory. */
     const bool other = blockIdx.z;
-    const dmat w = {other ? second.w.codes : first.w.codes,
-                    other ? second.w.extra : first.w.extra,
-                    other ? second.w.scales : first.w.scales,
-                    other ? second.w.heads : first.w.heads,
-                    F,
-                    other ? second.w.rows : first.w.rows,
-                    first.w.cols,
-                    first.w.units,
-                    first.w.n,
-                    other ? second.w.half_scale : first.w.half_scale};
+    dmat w = first.w;
+    w.codes = other ? second.w.codes : first.w.codes;
+    w.extra = other ? second.w.extra : first.w.extra;
+    w.scales = other ? second.w.scales : first.w.scales;
+    w.heads = other ? second.w.heads : first.w.heads;
+    w.rows = other ? second.w.rows : first.w.rows;
+    w.half_scale = other ? second.w.half_scale : first.w.half_scale;
     float *const y = other ? second.y : first.y;
     const uint32_t ldy = other ? second.ldy : first.ldy;
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp % WM, wk = warp / WM;
@@ -149,9 +146,11 @@ __global__ void __launch_bounds__(WM *WK * 32)
 
     auto stage = [&](uint32_t it) {
         uint8_t *to = smem + (it & 1) * STAGE;
-        for (uint32_t i = threadIdx.x; i < WK * rows_used * 32; i += THREADS) {
-            const uint32_t chunk = i % 32, r = i / 32 % rows_used, kk = i / 32 / rows_used, kb = it * WK + kk;
-            if (kb >= kblocks) continue;
+#pragma unroll
+        for (uint32_t i = 0; i < WK * BN * 32 / THREADS; i++) {
+            const uint32_t at = i * THREADS + threadIdx.x, chunk = at % 32, r = at / 32 % BN, kk = at / 32 / BN;
+            const uint32_t kb = it * WK + kk;
+            if (r >= rows_used || kb >= kblocks) continue;
             const uint64_t from = (uint64_t)in_rows[r] * x.width + kb * 256 + chunk * 8;
             copy16(to + (kk * BN + r) * X_STRIDE + chunk * 16, x.x + from);
             if constexpr (SPLIT) copy16(to + TILE + (kk * BN + r) * X_STRIDE + chunk * 16, x.low + from);
@@ -306,7 +305,7 @@ bool mma_takes(const dmat &w, const hrows &x)
 /* Rows of a tile by how many rows usually meet the same matrix. */
 uint32_t mma_tile_rows(uint32_t expected)
 {
-    return expected <= 8 ? 8 : expected <= 24 ? 32 : 64;
+    return expected <= 8 ? 8 : expected <= 32 ? 32 : 64;
 }
 
 struct call {
@@ -333,16 +332,25 @@ template <int F, int NT, int MT, int WM, int WK> static void launch(const call &
     k_mma<F, NT, MT, WM, WK><<<grid, WM * WK * 32, smem, c.st>>>(c.first, c.second, c.x, c.n, c.g ? *c.g : none, c.g != NULL);
 }
 
+/* Few rows leave time only for a few turns over the columns: warps split them. */
 template <int F> static void product_f(const call &c, uint32_t tile_rows)
 {
-    if (tile_rows == 8)
-        launch<F, 1, 1, 1, 4>(c);
-    else if constexpr (F == WF_F32)
-        launch<F, 4, 1, 4, 1>(c);
-    else if (tile_rows == 32)
+    const bool narrow = c.first.w.units <= 8; /* two blocks of columns */
+    if (tile_rows == 8) {
+        if (narrow)
+            launch<F, 1, 1, 2, 2>(c);
+        else
+            launch<F, 1, 1, 1, 4>(c);
+    } else if constexpr (F == WF_F32) {
+        if (!c.g && c.n <= 64)
+            launch<F, 2, 1, 1, 4>(c);
+        else
+            launch<F, 4, 1, 4, 1>(c);
+    } else if (tile_rows == 32) {
         launch<F, 4, 1, 4, 2>(c);
-    else
+    } else {
         launch<F, 8, 2, 4, 1>(c);
+    }
 }
 
 static void run(const call &c, uint32_t expected)

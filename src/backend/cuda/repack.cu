@@ -51,12 +51,6 @@ static __device__ void put_pairs(uint32_t *w, int k, uint32_t v) /* code k of th
     w[j / 4] |= v << (4 * (i + 4 * (j % 2)) + 2 * ((j / 2) % 2));
 }
 
-static __device__ void put_sign(uint32_t *w, int k, uint32_t v)
-{
-    const int j = k / 4, i = k % 4;
-    w[j / 8] |= v << (16 * ((j / 4) % 2) + 4 * i + j % 4);
-}
-
 static __device__ void put_selector(uint32_t *w, int k, uint32_t v) /* 4 bits, by table */
 {
     const int j = k / 4, i = k % 4;
@@ -92,10 +86,7 @@ template <int F> static __device__ void pack(const group16 *g, bool empty, uint3
             put_pairs(c, k, (uint32_t)((v + (minus ? 1 : -1)) / 8 + 1));
             if (minus && k % 8 == 0) sc[0] |= 1u << (12 + k / 8);
         }
-        if constexpr (F == WF_IQ2) {
-            put_pairs(c, k, a == 8 ? 0 : a == 25 ? 1 : 2);
-            put_sign(e, k, v < 0);
-        }
+        if constexpr (F == WF_IQ2) put_selector(c, k, (a == 8 ? 0 : a == 25 ? 1 : 2) | (v < 0 ? 4 : 0));
         if constexpr (F == WF_IQ3X) put_selector(c, k, level_3x(a) | (v < 0 ? 8 : 0));
         if constexpr (F == WF_IQ3S) put_selector(c, k, (uint32_t)(a - 1) / 2 | (v < 0 ? 8 : 0));
         if constexpr (F == WF_Q2K) put_pairs(c, k, (uint32_t)v);
@@ -256,6 +247,21 @@ rl_status repack(const uint8_t *raw, rl_type type, uint64_t raw_row_bytes, uint3
     }
     CHECK_CUDA(cudaGetLastError());
     return RL_OK;
+}
+
+dmat dmat_at(uint8_t *p, int f, uint64_t all_rows, uint32_t rows, uint32_t cols, uint32_t n)
+{
+    const uint64_t units = all_rows * (pad256(cols) / 64);
+    dmat m = {};
+    m.codes = p;
+    m.extra = m.codes + units * code_bytes(f);
+    m.scales = m.extra + units * extra_bytes(f);
+    m.heads = m.scales + units * scale_bytes(f);
+    m.format = f;
+    m.rows = rows, m.cols = cols, m.units = pad256(cols) / 64, m.n = n;
+    m.code_bytes = (uint16_t)code_bytes(f), m.extra_bytes = (uint16_t)extra_bytes(f), m.scale_bytes = (uint16_t)scale_bytes(f);
+    m.half_scale = 1.0f;
+    return m;
 }
 
 /* Largest weights near 2^14 leave the smallest that matter far from f16's subnormal numbers. */
