@@ -380,6 +380,8 @@ typedef struct rl_engine_options {
     uint64_t cache_bytes;   /* RL_RESIDENCY_BOUNDED: a hard limit for the expert cache and what it takes to run it */
     bool profile;           /* collect what rl_engine_profile tells; costs a few clock reads a layer */
     bool force;             /* open also what the planner finds too large for this machine */
+    bool page_in; /* read all of a file that is used in place before the engine is ready, instead of as it is needed */
+    bool lock;    /* and keep it in memory (mlock); implies page_in */
     /* Loading, done of total in arbitrary units; may be NULL. */
     rl_progress_fn progress;
     void *progress_ctx;

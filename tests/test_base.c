@@ -194,6 +194,10 @@ static void test_mapping(void **state)
         rl_mapping_advise(&m, 19999, UINT64_MAX, (rl_advice)advice);
         rl_mapping_advise(&m, UINT64_MAX, UINT64_MAX, (rl_advice)advice);
     }
+    rl_assert_ok(rl_mapping_load(&m, 5000, UINT64_MAX, false, &err), &err);
+    rl_assert_ok(rl_mapping_load(&m, UINT64_MAX, 1, true, &err), &err);
+    if (rl_mapping_load(&m, 100, 9000, true, &err) != RL_OK) /* refused where nothing may be locked */
+        assert_non_null(strstr(err.text, "cannot lock"));
     assert_memory_equal(m.data, bytes, sizeof bytes);
     uint8_t part[100];
     rl_assert_ok(rl_pread_all(m.fd, part, sizeof part, 12345, "map", &err), &err);

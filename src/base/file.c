@@ -102,6 +102,23 @@ void rl_mapping_advise(const rl_mapping *m, uint64_t offset, uint64_t bytes, rl_
     (void)posix_madvise(at, length, hint);
 }
 
+rl_status rl_mapping_load(const rl_mapping *m, uint64_t offset, uint64_t bytes, bool lock, rl_error *err)
+{
+    if (offset >= m->size || bytes == 0) return RL_OK;
+    if (bytes > m->size - offset) bytes = m->size - offset;
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), begin = offset / page * page, end = offset + bytes;
+    rl_mapping_advise(m, begin, end - begin, RL_ADVICE_WILLNEED); /* large reads; page by page would be many small ones */
+    if (lock && mlock(m->data + begin, (size_t)(end - begin)) != 0)
+        return rl_fail_errno(err, RL_ERR_MEMORY, errno, "cannot lock %" PRIu64 " bytes of the file in memory (see ulimit -l)",
+                             end - begin);
+    if (lock) return RL_OK;
+    uint8_t sum = 0;
+    for (uint64_t at = begin; at < end; at += page)
+        sum ^= *(const volatile uint8_t *)(m->data + at);
+    (void)sum;
+    return RL_OK;
+}
+
 rl_status rl_pread_all(int fd, void *buf, size_t n, uint64_t offset, const char *name, rl_error *err)
 {
     char safe[NAME_MAX_SHOWN];

@@ -27,6 +27,10 @@ typedef enum rl_advice {
 /* A hint about part of a mapping; failures are ignored by design. */
 void rl_mapping_advise(const rl_mapping *m, uint64_t offset, uint64_t bytes, rl_advice advice);
 
+/* Waits until part of a mapping is in memory; with `lock` it then stays there until the mapping is closed, which the system may
+ * refuse (RL_ERR_MEMORY: `ulimit -l`). */
+rl_status rl_mapping_load(const rl_mapping *m, uint64_t offset, uint64_t bytes, bool lock, rl_error *err);
+
 /* Reads exactly n bytes at `offset`; a file that ends early is RL_ERR_IO with the numbers. `name` is for the message. */
 rl_status rl_pread_all(int fd, void *buf, size_t n, uint64_t offset, const char *name, rl_error *err);
 

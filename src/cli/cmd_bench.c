@@ -85,7 +85,8 @@ static void case_name(const rl_bench_case *c, char *out, size_t cap)
 
 typedef struct results {
     rl_engine *e;
-    json_t *list; /* --json */
+    json_t *list;        /* --json */
+    double load_seconds; /* opening the model */
 } results;
 
 static void report(results *r, const rl_bench_case *c, const double *seconds)
@@ -199,13 +200,20 @@ int cmd_bench(int argc, char **argv)
     int status = cli_parse(&cl, argc, argv);
     if (status != CLI_GO_ON) return status;
     results r = {0};
+    const double start = rl_now();
     if (!cli_open_engine(&r.e, &status)) return status;
+    r.load_seconds = rl_now() - start;
     r.list = json_array();
     if (!opt.json) print_heading(r.e);
     status = run_all(&r);
+    if (!opt.json)
+        cli_outf("\nopened in %.2f s, peak memory %.2f GiB, pages of the file included\n", r.load_seconds,
+                 (double)cli_peak_memory() / 1073741824.0);
     if (opt.json) {
         json_t *o = settings_json(r.e);
         json_object_set(o, "results", r.list);
+        json_object_set_new(o, "load_seconds", json_real(r.load_seconds));
+        json_object_set_new(o, "peak_memory_bytes", json_integer((json_int_t)cli_peak_memory()));
         if (cli_engine.profile) {
             json_object_set_new(o, "profile_prefill", profile_json(r.e, false));
             json_object_set_new(o, "profile_decode", profile_json(r.e, true));

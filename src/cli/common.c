@@ -225,6 +225,11 @@ const cli_option cli_engine_options[] = {
      .value = &cli_engine.cache,
      .arg = "N",
      .help = "memory for routed experts in MiB, the rest stays in the file;\nfull, mapped, auto (default): redlite plan tells"},
+    {.name = "page-in",
+     .kind = CLI_FLAG,
+     .value = &cli_engine.page_in,
+     .help = "read the whole file before starting, instead of as needed"},
+    {.name = "mlock", .kind = CLI_FLAG, .value = &cli_engine.lock, .help = "the same, and keep it in memory"},
     {.name = "force", .kind = CLI_FLAG, .value = &cli_engine.force, .help = "go ahead when the plan does not fit in memory"},
     {0}};
 
@@ -318,6 +323,8 @@ bool cli_engine_options_from(rl_engine_options *o, int *status)
     o->batch = cli_engine.batch;
     o->profile = cli_engine.profile;
     o->force = cli_engine.force;
+    o->page_in = cli_engine.page_in;
+    o->lock = cli_engine.lock;
     rl_error err = {0};
     if (rl_cache_parse(cli_engine.cache, &o->residency, &o->cache_bytes, &err) == RL_OK) return true;
     *status = cli_error(&err);

@@ -98,6 +98,27 @@ static bool forward_progress(void *ctx, double fraction)
     return o->progress(o->progress_ctx, (uint64_t)(fraction * 1000.0), 1000);
 }
 
+#define PAGE_IN_STEP (64ull << 20)
+
+/* The whole model in memory before the first token, with progress over all of its files. */
+static rl_status page_in(const rl_engine *e, const rl_engine_options *o, rl_error *err)
+{
+    const rl_gguf *g = e->model->gguf;
+    const uint64_t total = rl_gguf_total_bytes(g);
+    uint64_t done = 0;
+    for (uint32_t f = 0; f < rl_gguf_n_files(g); f++) {
+        const rl_mapping *m = rl_gguf_mapping(g, f);
+        for (uint64_t at = 0; at < m->size; at += PAGE_IN_STEP) {
+            const rl_status st = rl_mapping_load(m, at, PAGE_IN_STEP, o->lock, err);
+            if (st != RL_OK) return rl_error_prefix(err, "%s", rl_gguf_file_name(g, f));
+            done += m->size - at < PAGE_IN_STEP ? m->size - at : PAGE_IN_STEP;
+            if (o->progress && !o->progress(o->progress_ctx, done, total))
+                return rl_fail(err, RL_ERR_CANCELLED, "loading was cancelled");
+        }
+    }
+    return RL_OK;
+}
+
 rl_status rl_engine_find_backend(const rl_engine_options *o, const rl_backend_ops **out, rl_error *err)
 {
     const char *name = o->backend ? o->backend : "auto";
@@ -150,6 +171,14 @@ static rl_status open_backend(rl_engine *e, const rl_engine_options *o, rl_error
     if (strcmp(ops->name, "ref") == 0) { /* plain C in double precision whatever is asked: say so */
         e->precision = RL_PRECISION_EXACT;
         e->isa = RL_ISA_SCALAR;
+    }
+    if (o->page_in || o->lock) {
+        if (p.residency != RL_RESIDENCY_MAPPED)
+            return rl_fail(err, RL_ERR_ARGUMENT,
+                           "page-in and lock are for a file that is used in place; here experts have a cache "
+                           "of their own (--cache-mib mapped uses the file in place)");
+        st = page_in(e, o, err);
+        if (st != RL_OK) return st;
     }
     return ops->open(e->model, &bo, &e->backend, err);
 }

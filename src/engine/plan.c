@@ -7,9 +7,10 @@
 
 /* The system, other programs and what nobody counts. */
 #define RESERVE (256ull << 20)
-/* Above this share of the memory a file is not used in place: page cache that every token needs would be what the system gives
- * away first. */
-#define MAPPED_SHARE 0.7
+/* A file is used in place when it fits, with everything else and without pushing anything out, into this share of what can be
+ * used: a warm file starts at once, and one copy of it is enough. Beyond that, page cache which every token needs would be what
+ * the system gives away first. */
+#define MAPPED_SHARE 0.95
 
 static const uint32_t batches[] = {2048, 1024, 512, 256, 128};
 
@@ -73,14 +74,16 @@ static void choose_batch(const rl_engine_options *o, const rl_hparams *hp, uint6
 
 static rl_status choose(const rl_engine_options *o, const rl_model *m, rl_plan *p, rl_error *err)
 {
-    const uint64_t total = p->machine.memory_bytes, fixed = fixed_bytes(p);
+    const uint64_t fixed = fixed_bytes(p);
     choose_batch(o, &m->hp, p->usable_bytes, p);
     if (p->residency == RL_RESIDENCY_BOUNDED || p->residency == RL_RESIDENCY_FULL) return check_explicit(o, p, err);
-    const uint64_t mapped = p->file_bytes + fixed + p->scratch_bytes;
-    if (p->residency == RL_RESIDENCY_MAPPED || total == 0 || (double)mapped <= MAPPED_SHARE * (double)total) {
+    /* Weights that have a copy of their own (counted in fixed) leave the page cache first. */
+    const uint64_t mapped = p->file_bytes - p->dense_bytes + fixed + p->scratch_bytes;
+    const bool fits = p->usable_bytes == 0 || (double)mapped <= MAPPED_SHARE * (double)p->usable_bytes;
+    if (p->residency == RL_RESIDENCY_MAPPED || fits) {
         p->residency = RL_RESIDENCY_MAPPED;
         p->need_bytes = mapped;
-        p->fits = total == 0 || (double)mapped <= MAPPED_SHARE * (double)total;
+        p->fits = fits;
         return RL_OK;
     }
     p->residency = RL_RESIDENCY_BOUNDED;
