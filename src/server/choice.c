@@ -22,6 +22,23 @@ static srv_call *new_call(srv_choice *c)
     return call;
 }
 
+static bool add_to_block(srv_choice *c, const rl_answer_event *e)
+{
+    srv_block_kind kind = e->kind == RL_ANSWER_CONTENT     ? SRV_BLOCK_TEXT
+                          : e->kind == RL_ANSWER_REASONING ? SRV_BLOCK_REASONING
+                                                           : SRV_BLOCK_CALL;
+    srv_block *b = c->n_blocks ? &c->blocks[c->n_blocks - 1] : NULL;
+    if (!b || b->kind != kind || e->kind == RL_ANSWER_CALL_START) {
+        srv_block *grown = realloc(c->blocks, (c->n_blocks + 1) * sizeof *grown);
+        if (!grown) return false;
+        c->blocks = grown;
+        b = &grown[c->n_blocks++];
+        *b = (srv_block){.kind = kind, .call = e->call};
+    }
+    if (kind != SRV_BLOCK_CALL) srv_put(&b->text, e->text.data, e->text.size);
+    return !b->text.failed;
+}
+
 /* Keeps what an event says and passes it on. */
 static bool on_event(void *ctx, const rl_answer_event *e)
 {
@@ -48,6 +65,7 @@ static bool on_event(void *ctx, const rl_answer_event *e)
         if (!c->job->p.parallel_calls && c->finish == SRV_FINISH_NONE) c->finish = SRV_FINISH_STOP;
         break;
     }
+    if (!add_to_block(c, e)) return false;
     if (c->job->p.stream) c->job->api->event(c, e);
     return true;
 }
@@ -231,6 +249,9 @@ void srv_choice_free(srv_choice *c)
         srv_buf_free(&c->calls[i].arguments);
     }
     free(c->calls);
+    for (size_t i = 0; i < c->n_blocks; i++)
+        srv_buf_free(&c->blocks[i].text);
+    free(c->blocks);
     srv_buf_free(&c->held);
     srv_buf_free(&c->raw);
     srv_buf_free(&c->content);

@@ -72,6 +72,13 @@ typedef struct srv_call {
     bool ended;
 } srv_call;
 
+typedef enum srv_block_kind { SRV_BLOCK_TEXT, SRV_BLOCK_REASONING, SRV_BLOCK_CALL } srv_block_kind;
+typedef struct srv_block {
+    srv_block_kind kind;
+    srv_buf text; /* not of calls */
+    size_t call;
+} srv_block;
+
 typedef enum srv_finish {
     SRV_FINISH_NONE, /* still running */
     SRV_FINISH_STOP, /* the model ended */
@@ -104,9 +111,8 @@ struct srv_choice {
     size_t n_calls;
     json_t *logprobs; /* of all tokens, when wanted */
     size_t logprobs_sent;
-    bool begun;      /* the api's use: its first event was sent */
-    int block;       /* the api's use: kind of the open block, -1 = none */
-    size_t n_blocks; /* the api's use */
+    srv_block *blocks; /* the answer in its order, as the APIs with blocks or items tell it */
+    size_t n_blocks, n_opened, n_events;
 };
 
 typedef struct srv_api {
@@ -198,6 +204,12 @@ bool srv_get_number(json_t *o, const char *key, double min, double max, double *
 /* Sampling, stop strings and lengths that the OpenAI shapes have in common. */
 bool srv_parse_common(srv_job *j, json_t *body, srv_error *e);
 bool srv_parse_stop(srv_job *j, json_t *body, const char *key, srv_error *e);
+/* Room for turns and calls of a request; NULL and an error without memory. */
+void *srv_request_alloc(srv_job *j, size_t n, size_t size, srv_error *e);
+/* A declared function in the shape that prompts show. */
+bool srv_add_tool(srv_job *j, json_t *name, json_t *description, json_t *parameters, const char *param, srv_error *e);
+/* A call of the history: arguments as text or as an object. */
+bool srv_read_call(srv_job *j, json_t *name, json_t *arguments, const char *param, rl_tool_call *out, srv_error *e);
 bool srv_parse_messages(srv_job *j, json_t *messages, srv_error *e);
 bool srv_parse_tools(srv_job *j, json_t *body, srv_error *e);
 /* A grammar for the answer, when the request asks for a form or must call a tool. After messages and tools. */
@@ -283,6 +295,6 @@ void srv_http_resume(srv_job *j); /* lock held: bytes or the end are there */
 void srv_http_reap(rl_server *s); /* lock held: closes connections whose request takes too long */
 void srv_metrics(rl_server *s, srv_buf *out);
 
-extern const srv_api srv_chat_api, srv_completion_api;
+extern const srv_api srv_chat_api, srv_completion_api, srv_messages_api, srv_responses_api;
 
 #endif

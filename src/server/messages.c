@@ -71,13 +71,18 @@ bool srv_content_text(srv_job *j, json_t *content, const char *param, rl_slice *
 
 /* ---- Calls in the history ------------------------------------------------------------------------------------------------ */
 
-static bool read_call(srv_job *j, json_t *call, const char *param, rl_tool_call *out, const char **id, srv_error *e)
+void *srv_request_alloc(srv_job *j, size_t n, size_t size, srv_error *e)
 {
-    *id = json_is_object(call) ? json_string_value(srv_member(call, "id")) : NULL;
-    json_t *f = json_is_object(call) ? srv_member(call, "function") : NULL, *name = f ? srv_member(f, "name") : NULL;
+    void *p = calloc(n + 1, size);
+    if (srv_own(j, p)) return p;
+    no_memory(e);
+    return NULL;
+}
+
+bool srv_read_call(srv_job *j, json_t *name, json_t *arguments, const char *param, rl_tool_call *out, srv_error *e)
+{
     if (!json_is_string(name)) return srv_bad(e, param, "'%s' has a call without a function name", param);
     out->name = slice_of(name);
-    json_t *arguments = srv_member(f, "arguments");
     if (!arguments) {
         out->arguments = (rl_slice){"{}", 2};
     } else if (json_is_string(arguments)) {
@@ -93,6 +98,13 @@ static bool read_call(srv_job *j, json_t *call, const char *param, rl_tool_call 
         return srv_bad(e, param, "'%s' has a call whose arguments are neither a string nor an object", param);
     }
     return true;
+}
+
+static bool read_call(srv_job *j, json_t *call, const char *param, rl_tool_call *out, const char **id, srv_error *e)
+{
+    json_t *f = json_is_object(call) ? srv_member(call, "function") : NULL;
+    *id = json_is_object(call) ? json_string_value(srv_member(call, "id")) : NULL;
+    return srv_read_call(j, f ? srv_member(f, "name") : NULL, f ? srv_member(f, "arguments") : NULL, param, out, e);
 }
 
 static bool read_calls(srv_job *j, json_t *list, const char *param, rl_chat_turn *turn, srv_error *e)
@@ -172,6 +184,22 @@ bool srv_parse_messages(srv_job *j, json_t *messages, srv_error *e)
 }
 
 /* ---- Tools --------------------------------------------------------------------------------------------------------------- */
+
+bool srv_add_tool(srv_job *j, json_t *name, json_t *description, json_t *parameters, const char *param, srv_error *e)
+{
+    if (!json_is_string(name) || json_string_length(name) == 0 || json_string_length(name) > 256)
+        return srv_bad(e, param, "'%s' must have a name of 1 to 256 bytes", param);
+    json_t *f = json_pack("{s:O}", "name", name);
+    if (json_is_string(description)) json_object_set(f, "description", description);
+    if (json_is_object(parameters)) json_object_set(f, "parameters", parameters);
+    json_t *tool = json_pack("{s:s, s:o}", "type", "function", "function", f);
+    char *text = tool ? srv_dump_json(tool) : NULL;
+    json_decref(tool);
+    if (!srv_own(j, text)) return no_memory(e);
+    j->tools[j->request.n_tools++] = (rl_slice){text, strlen(text)};
+    j->request.tools = j->tools;
+    return true;
+}
 
 static bool read_tool(srv_job *j, json_t *tool, size_t i, srv_error *e)
 {

@@ -255,7 +255,7 @@ bool srv_prepare(srv_job *j, srv_error *e)
     j->choices = calloc(j->p.n, sizeof *j->choices);
     if (!j->choices) return srv_refuse(e, 500, "server_error", NULL, "no memory for the answers");
     for (uint32_t i = 0; i < j->p.n; i++) {
-        j->choices[i] = (srv_choice){.job = j, .index = i, .pending = -1, .block = -1};
+        j->choices[i] = (srv_choice){.job = j, .index = i, .pending = -1};
         if (!srv_choice_open(&j->choices[i], e)) return false;
     }
     return true;

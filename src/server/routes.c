@@ -104,6 +104,8 @@ const srv_route srv_routes[] = {{.method = "POST", .path = "/v1/chat/completions
                                 {.method = "POST", .path = "/chat/completions", .api = &srv_chat_api},
                                 {.method = "POST", .path = "/v1/completions", .api = &srv_completion_api},
                                 {.method = "POST", .path = "/completions", .api = &srv_completion_api},
+                                {.method = "POST", .path = "/v1/messages", .api = &srv_messages_api},
+                                {.method = "POST", .path = "/v1/responses", .api = &srv_responses_api},
                                 {.method = "GET", .path = "/v1/models", .answer = get_models},
                                 {.method = "GET", .path = "/models", .answer = get_models},
                                 {.method = "GET", .path = "/v1/models/*", .answer = get_model},
