@@ -110,10 +110,10 @@ typedef struct rl_kern {
     /* Applies the bias to a portably built tile and fills sx and mx. */
     void (*finish)(const rl_ktype *k, uint32_t n_cols, rl_tile *t);
 
-    /* Adds the product of a tile with activation rows: acc[i][row] for the rows act[i], i < n. `block` is the number of the
-     * tile along the columns. */
-    void (*fast)(const rl_ktype *k, const rl_tile *t, const rl_act_block *const *act, uint32_t n, uint32_t block,
-                 uint32_t n_cols, float *acc);
+    /* Adds the products of n_tiles tiles (row groups) with activation rows: acc[g * stride + i * 16 + row] for tile g and the
+     * rows act[i], i < n. `block` is the number of the tiles along the columns. */
+    void (*fast)(const rl_ktype *k, const rl_tile *t, uint32_t n_tiles, const rl_act_block *const *act, uint32_t n,
+                 uint32_t block, uint32_t n_cols, float *acc, size_t stride);
 
     /* Float tile w[column][row] from an integer tile, or from 16 rows of floats [row][RL_TILE_COLS]. */
     void (*expand)(const rl_ktype *k, const rl_tile *t, uint32_t n_cols, float *w);

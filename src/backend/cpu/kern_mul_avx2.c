@@ -133,12 +133,15 @@ static void fast1(const rl_ktype *k, const rl_tile *t, const rl_act_block *const
     fast_n(k, t, act, 1, block, n_cols, acc);
 }
 
-static void fast(const rl_ktype *k, const rl_tile *t, const rl_act_block *const *act, uint32_t n, uint32_t block,
-                 uint32_t n_cols, float *acc)
+static void fast(const rl_ktype *k, const rl_tile *t, uint32_t n_tiles, const rl_act_block *const *act, uint32_t n,
+                 uint32_t block, uint32_t n_cols, float *acc, size_t stride)
 {
-    for (; n >= 2; n -= 2, act += 2, acc += 2 * RL_TILE_ROWS)
-        fast2(k, t, act, block, n_cols, acc);
-    if (n) fast1(k, t, act, block, n_cols, acc);
+    for (uint32_t g = 0; g < n_tiles; g++, t++, acc += stride) {
+        uint32_t i = 0;
+        for (; i + 2 <= n; i += 2)
+            fast2(k, t, act + i, block, n_cols, acc + (size_t)i * RL_TILE_ROWS);
+        if (i < n) fast1(k, t, act + i, block, n_cols, acc + (size_t)i * RL_TILE_ROWS);
+    }
 }
 
 /* ---- Float tiles ------------------------------------------------------------------------------------------------------------

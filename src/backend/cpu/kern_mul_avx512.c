@@ -26,33 +26,42 @@ INLINE __m512 broadcast_float(const void *p)
 /* ---- Integer tiles ----------------------------------------------------------------------------------------------------------
  */
 
-/* Chains of dependent products for n activation rows: enough that they do not wait for each other. */
-#define WAYS(n) ((n) >= 4 ? 1 : (n) == 1 ? 4 : 2)
+/* Two tiles (32 rows) and up to six activation rows go together: a broadcast activation serves two products, so that loads, of
+ * which a processor may do one a cycle at this width, do not set the pace. */
+#define MOST 6
 
-/* dot[i] = sums of weight times activation over n4 quadruples of columns. Weights are unsigned with bias 128, or 0 where neg is
- * 0; starting from -128 times the sum of the activations takes the bias off for nothing. at and neg are offsets into the
- * activation blocks, the same for all of them, so that eight pointers stay in registers. */
-INLINE void dot_group(const uint8_t *q, int n4, const uint8_t *const *act, size_t at, size_t neg, int n, __m512i *dot)
+/* Chains of dependent products: enough that they do not wait for each other. */
+#define WAYS(tiles, n) ((tiles) * (n) >= 4 ? 1 : (tiles) * (n) == 1 ? 4 : 2)
+
+/* dot[tile][i] = sums of weight times activation over n4 quadruples of columns from q of each tile. Weights are unsigned with
+ * bias 128, or 0 where neg is 0; starting from -128 times the sum of the activations takes the bias off for nothing. at and neg
+ * are offsets into the activation blocks. */
+INLINE void dot_group(const rl_tile *t, int tiles, int quad, int n4, const uint8_t *const *act, size_t at, size_t neg, int n,
+                      __m512i dot[2][MOST])
 {
-    __m512i part[8][4];
-    for (int i = 0; i < n; i++) {
-        part[i][0] = neg ? broadcast32(act[i] + neg) : _mm512_setzero_si512();
-        for (int k = 1; k < WAYS(n); k++)
-            part[i][k] = _mm512_setzero_si512();
-    }
+    const int ways = WAYS(tiles, n);
+    __m512i part[2][MOST][4];
+    for (int i = 0; i < n; i++)
+        for (int g = 0; g < tiles; g++)
+            for (int k = 0; k < ways; k++)
+                part[g][i][k] = neg && k == 0 ? broadcast32(act[i] + neg) : _mm512_setzero_si512();
 #pragma GCC unroll 8
     for (int c = 0; c < n4; c++) {
-        const __m512i w = _mm512_load_si512(q + 64 * c);
+        __m512i w[2];
+        for (int g = 0; g < tiles; g++)
+            w[g] = _mm512_load_si512(t[g].q[quad + c]);
         for (int i = 0; i < n; i++) {
-            __m512i *p = &part[i][c % WAYS(n)];
-            *p = _mm512_dpbusd_epi32(*p, w, broadcast32(act[i] + at + 4 * c));
+            const __m512i a = broadcast32(act[i] + at + 4 * c);
+            for (int g = 0; g < tiles; g++)
+                part[g][i][c % ways] = _mm512_dpbusd_epi32(part[g][i][c % ways], w[g], a);
         }
     }
-    for (int i = 0; i < n; i++) {
-        dot[i] = part[i][0];
-        for (int k = 1; k < WAYS(n); k++)
-            dot[i] = _mm512_add_epi32(dot[i], part[i][k]);
-    }
+    for (int i = 0; i < n; i++)
+        for (int g = 0; g < tiles; g++) {
+            dot[g][i] = part[g][i][0];
+            for (int k = 1; k < ways; k++)
+                dot[g][i] = _mm512_add_epi32(dot[g][i], part[g][i][k]);
+        }
 }
 
 /* y = y + I d_w d_a, and the same for the offsets. */
@@ -71,110 +80,133 @@ INLINE void add_super(const rl_tile *t, const rl_act_block *a, int group, bool o
     _mm512_storeu_ps(acc, y);
 }
 
-INLINE void super(const rl_tile *t, const rl_act_block *const *rows, int n, size_t block, int group, bool offsets, float *acc)
+INLINE void super(const rl_tile *t, int tiles, const rl_act_block *const *rows, int n, size_t block, int group, bool offsets,
+                  float *acc, size_t stride)
 {
-    const uint8_t *act[8];
-    __m512i total[8], dot[8];
+    const uint8_t *act[MOST];
+    __m512i total[2][MOST], dot[2][MOST];
     for (int i = 0; i < n; i++) {
         act[i] = (const uint8_t *)(rows[i] + block);
-        total[i] = _mm512_setzero_si512();
+        for (int g = 0; g < tiles; g++)
+            total[g][i] = _mm512_setzero_si512();
     }
     const size_t neg = offsetof(rl_act_block, neg16) + (group == 16 ? 0 : sizeof(int32_t[16]));
-    for (int g = 0; g < RL_TILE_COLS / group; g++) {
-        dot_group(&t->q[group / 4 * g][0][0], group / 4, act, (size_t)group * (size_t)g, offsets ? 0 : neg + 4 * (size_t)g, n,
-                  dot);
-        const __m512i s = _mm512_load_si512(t->sx[g]);
-        for (int i = 0; i < n; i++)
-            total[i] = _mm512_add_epi32(total[i], _mm512_mullo_epi32(dot[i], s));
+    for (int k = 0; k < RL_TILE_COLS / group; k++) {
+        dot_group(t, tiles, group / 4 * k, group / 4, act, (size_t)(group * k), offsets ? 0 : neg + 4 * (size_t)k, n, dot);
+        for (int g = 0; g < tiles; g++) {
+            const __m512i s = _mm512_load_si512(t[g].sx[k]);
+            for (int i = 0; i < n; i++)
+                total[g][i] = _mm512_add_epi32(total[g][i], _mm512_mullo_epi32(dot[g][i], s));
+        }
     }
-    for (int i = 0; i < n; i++)
-        add_super(t, rows[i] + block, group, offsets, total[i], acc + RL_TILE_ROWS * i);
+    for (int g = 0; g < tiles; g++)
+        for (int i = 0; i < n; i++)
+            add_super(t + g, rows[i] + block, group, offsets, total[g][i], acc + g * stride + RL_TILE_ROWS * i);
 }
 
-INLINE void blocks32(const rl_tile *t, const rl_act_block *const *rows, int n, size_t block, uint32_t n_cols, float *acc)
+INLINE void blocks32(const rl_tile *t, int tiles, const rl_act_block *const *rows, int n, size_t block, uint32_t n_cols,
+                     float *acc, size_t stride)
 {
-    const uint8_t *act[8];
-    __m512 y[8];
-    __m512i dot[8];
+    const uint8_t *act[MOST];
+    __m512 y[2][MOST];
+    __m512i dot[2][MOST];
     for (int i = 0; i < n; i++) {
         act[i] = (const uint8_t *)(rows[i] + block);
-        y[i] = _mm512_loadu_ps(acc + RL_TILE_ROWS * i);
+        for (int g = 0; g < tiles; g++)
+            y[g][i] = _mm512_loadu_ps(acc + g * stride + RL_TILE_ROWS * i);
     }
-    for (uint32_t g = 0; g < n_cols / 32; g++) {
-        dot_group(&t->q[8 * g][0][0], 8, act, 32 * g, offsetof(rl_act_block, neg32) + 4 * g, n, dot);
-        const __m512 d = _mm512_load_ps(t->d[g]);
-        for (int i = 0; i < n; i++) {
-            const __m512 da = broadcast_float(act[i] + offsetof(rl_act_block, d) + 4 * g);
-            y[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[i]), _mm512_mul_ps(d, da), y[i]);
+    for (uint32_t k = 0; k < n_cols / 32; k++) {
+        dot_group(t, tiles, (int)(8 * k), 8, act, 32 * k, offsetof(rl_act_block, neg32) + 4 * k, n, dot);
+        for (int g = 0; g < tiles; g++) {
+            const __m512 d = _mm512_load_ps(t[g].d[k]);
+            for (int i = 0; i < n; i++) {
+                const __m512 da = broadcast_float(act[i] + offsetof(rl_act_block, d) + 4 * k);
+                y[g][i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[g][i]), _mm512_mul_ps(d, da), y[g][i]);
+            }
         }
     }
     for (int i = 0; i < n; i++)
-        _mm512_storeu_ps(acc + RL_TILE_ROWS * i, y[i]);
+        for (int g = 0; g < tiles; g++)
+            _mm512_storeu_ps(acc + g * stride + RL_TILE_ROWS * i, y[g][i]);
 }
 
 /* Codes that carry their scale (or half of it): one integer product for the whole block. */
-INLINE void folded(const rl_ktype *k, const rl_tile *t, const rl_act_block *const *rows, int n, size_t block, float *acc)
+INLINE void folded(const rl_ktype *k, const rl_tile *t, int tiles, const rl_act_block *const *rows, int n, size_t block,
+                   float *acc, size_t stride)
 {
-    const uint8_t *act[8];
-    __m512i dot[8], part[8];
+    const uint8_t *act[MOST];
+    __m512i sum[2][MOST];
     for (int i = 0; i < n; i++) {
         act[i] = (const uint8_t *)(rows[i] + block);
-        dot[i] = _mm512_setzero_si512();
+        for (int g = 0; g < tiles; g++)
+            sum[g][i] = _mm512_setzero_si512();
     }
-    for (int g = 0; g < 8; g++) {
-        dot_group(&t->q[8 * g][0][0], 8, act, 32 * (size_t)g, 0, n, part);
-        for (int i = 0; i < n; i++)
-            dot[i] = _mm512_add_epi32(dot[i], part[i]);
+    for (int p = 0; p < 8; p++) {
+        __m512i dot[2][MOST];
+        dot_group(t, tiles, 8 * p, 8, act, 32 * (size_t)p, 0, n, dot);
+        for (int g = 0; g < tiles; g++)
+            for (int i = 0; i < n; i++)
+                sum[g][i] = _mm512_add_epi32(sum[g][i], dot[g][i]);
     }
-    for (int i = 0; i < n; i++) {
-        if (k->fold == RL_FOLD_HALF)
-            dot[i] = _mm512_sub_epi32(_mm512_add_epi32(dot[i], dot[i]), _mm512_set1_epi32(135 * rows[i][block].sum256));
-        add_super(t, rows[i] + block, 16, k->offsets, dot[i], acc + RL_TILE_ROWS * i);
-    }
+    for (int g = 0; g < tiles; g++)
+        for (int i = 0; i < n; i++) {
+            __m512i total = sum[g][i];
+            if (k->fold == RL_FOLD_HALF)
+                total = _mm512_sub_epi32(_mm512_add_epi32(total, total), _mm512_set1_epi32(135 * rows[i][block].sum256));
+            add_super(t + g, rows[i] + block, 16, k->offsets, total, acc + g * stride + RL_TILE_ROWS * i);
+        }
 }
 
-INLINE void fast_n(const rl_ktype *k, const rl_tile *t, const rl_act_block *const *act, int n, uint32_t block, uint32_t n_cols,
-                   float *acc)
+INLINE void fast_n(const rl_ktype *k, const rl_tile *t, int tiles, const rl_act_block *const *act, int n, uint32_t block,
+                   uint32_t n_cols, float *acc, size_t stride)
 {
     if (k->kclass == RL_KCLASS_32)
-        blocks32(t, act, n, block, n_cols, acc);
+        blocks32(t, tiles, act, n, block, n_cols, acc, stride);
     else if (k->fold)
-        folded(k, t, act, n, block, acc);
-    else if (k->offsets && k->group == 16)
-        super(t, act, n, block, 16, true, acc);
+        folded(k, t, tiles, act, n, block, acc, stride);
     else if (k->offsets)
-        super(t, act, n, block, 32, true, acc);
+        super(t, tiles, act, n, block, 32, true, acc, stride);
     else if (k->group == 16)
-        super(t, act, n, block, 16, false, acc);
+        super(t, tiles, act, n, block, 16, false, acc, stride);
     else
-        super(t, act, n, block, 32, false, acc);
+        super(t, tiles, act, n, block, 32, false, acc, stride);
 }
 
 /* One function per size keeps the accumulators of each in registers. */
-#define FAST(n)                                                                                                                \
-    static void fast##n(const rl_ktype *k, const rl_tile *t, const rl_act_block *const *act, uint32_t block, uint32_t n_cols,  \
-                        float *acc)                                                                                            \
+typedef void fast_fn(const rl_ktype *k, const rl_tile *t, const rl_act_block *const *act, uint32_t block, uint32_t n_cols,
+                     float *acc, size_t stride);
+#define FAST(tiles, n)                                                                                                         \
+    static void fast_##tiles##_##n(const rl_ktype *k, const rl_tile *t, const rl_act_block *const *act, uint32_t block,        \
+                                   uint32_t n_cols, float *acc, size_t stride)                                                 \
     {                                                                                                                          \
-        fast_n(k, t, act, n, block, n_cols, acc);                                                                              \
+        fast_n(k, t, tiles, act, n, block, n_cols, acc, stride);                                                               \
     }
-FAST(8)
-FAST(4)
-FAST(3)
-FAST(2)
-FAST(1)
+FAST(1, 1)
+FAST(1, 2)
+FAST(1, 3)
+FAST(1, 4)
+FAST(1, 5)
+FAST(1, 6)
+FAST(2, 1)
+FAST(2, 2)
+FAST(2, 3)
+FAST(2, 4)
+FAST(2, 5)
+FAST(2, 6)
 
-static void fast(const rl_ktype *k, const rl_tile *t, const rl_act_block *const *act, uint32_t n, uint32_t block,
-                 uint32_t n_cols, float *acc)
+static void fast(const rl_ktype *k, const rl_tile *t, uint32_t n_tiles, const rl_act_block *const *act, uint32_t n,
+                 uint32_t block, uint32_t n_cols, float *acc, size_t stride)
 {
-    for (; n >= 8; n -= 8, act += 8, acc += 8 * RL_TILE_ROWS)
-        fast8(k, t, act, block, n_cols, acc);
-    if (n >= 4) {
-        fast4(k, t, act, block, n_cols, acc);
-        n -= 4, act += 4, acc += 4 * RL_TILE_ROWS;
+    static fast_fn *const one[MOST] = {fast_1_1, fast_1_2, fast_1_3, fast_1_4, fast_1_5, fast_1_6};
+    static fast_fn *const two[MOST] = {fast_2_1, fast_2_2, fast_2_3, fast_2_4, fast_2_5, fast_2_6};
+    for (uint32_t g = 0; g < n_tiles; g += 2, t += 2, acc += 2 * stride) {
+        fast_fn *const *fn = n_tiles - g >= 2 ? two : one;
+        for (uint32_t i = 0, parts = (n + MOST - 1) / MOST; i < n; parts--) { /* as equal as possible */
+            const uint32_t size = (n - i + parts - 1) / parts;
+            fn[size - 1](k, t, act + i, block, n_cols, acc + (size_t)i * RL_TILE_ROWS, stride);
+            i += size;
+        }
     }
-    if (n == 3) fast3(k, t, act, block, n_cols, acc);
-    if (n == 2) fast2(k, t, act, block, n_cols, acc);
-    if (n == 1) fast1(k, t, act, block, n_cols, acc);
 }
 
 /* ---- Float tiles ------------------------------------------------------------------------------------------------------------

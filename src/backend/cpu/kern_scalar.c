@@ -130,15 +130,17 @@ static void fast_32(const rl_ktype *k, const rl_tile *t, const rl_act_block *act
     }
 }
 
-static void fast(const rl_ktype *k, const rl_tile *t, const rl_act_block *const *act, uint32_t n, uint32_t block,
-                 uint32_t n_cols, float *acc)
+static void fast(const rl_ktype *k, const rl_tile *t, uint32_t n_tiles, const rl_act_block *const *act, uint32_t n,
+                 uint32_t block, uint32_t n_cols, float *acc, size_t stride)
 {
-    for (uint32_t i = 0; i < n; i++, acc += RL_TILE_ROWS) {
-        if (k->kclass == RL_KCLASS_SUPER)
-            fast_super(k, t, act[i] + block, acc);
-        else
-            fast_32(k, t, act[i] + block, n_cols, acc);
-    }
+    for (uint32_t g = 0; g < n_tiles; g++)
+        for (uint32_t i = 0; i < n; i++) {
+            float *y = acc + g * stride + (size_t)i * RL_TILE_ROWS;
+            if (k->kclass == RL_KCLASS_SUPER)
+                fast_super(k, t + g, act[i] + block, y);
+            else
+                fast_32(k, t + g, act[i] + block, n_cols, y);
+        }
 }
 
 static void expand(const rl_ktype *k, const rl_tile *t, uint32_t n_cols, float *w)

@@ -1,4 +1,4 @@
-/* backend/cpu/kernel_bench: speed of the matrix kernels alone, on one thread. */
+/* backend/cpu/kernel_bench: speed of the matrix kernels alone, on one thread and in its CPU time. */
 #ifndef RL_CPU_KERNEL_BENCH_H
 #define RL_CPU_KERNEL_BENCH_H
 

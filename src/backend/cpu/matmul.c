@@ -238,7 +238,7 @@ void rl_mm_act_prepare(const rl_mm *mm, rl_mm_act *a, uint32_t row_begin, uint32
 #define GROUPS 4
 
 /* Activation rows that pass by together: their blocks stay in the first-level cache for all tiles. */
-#define PASS 32
+#define PASS 24
 
 /* What one call of rl_mm_mul works in. rows is the staging area of types without an integer tile. */
 typedef struct scratch {
@@ -353,9 +353,8 @@ static void multiply_fast(const rl_kern *kern, const rl_mm_matrix *w, source *sr
             advance(&src[g], n_cols);
         }
         for (uint32_t i = 0; i < n; i += PASS)
-            for (uint32_t g = 0; g < n_groups; g++)
-                kern->fast(k, &s->tile[g], s->in.act + i, n - i < PASS ? n - i : PASS, c / RL_TILE_COLS, n_cols,
-                           s->acc[g] + (size_t)i * RL_TILE_ROWS);
+            kern->fast(k, s->tile, n_groups, s->in.act + i, n - i < PASS ? n - i : PASS, c / RL_TILE_COLS, n_cols,
+                       s->acc[0] + (size_t)i * RL_TILE_ROWS, RL_TILE_ACTS * RL_TILE_ROWS);
     }
 }
 
