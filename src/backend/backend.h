@@ -68,6 +68,7 @@ typedef struct rl_backend_options {
     /* Where the routed experts come from: NULL uses them in place in the mapped file, else from this cache; everything else is
      * then copied out of the mapping, whose pages a busy disk would push out of memory. Backends without a cache ignore it. */
     const rl_experts_options *experts;
+    float route_bias;    /* added to the router logits of cached experts when few rows choose; 0 = off */
     bool repack_experts; /* re-encode the experts for the kernels too: faster, a copy of them in memory */
 } rl_backend_options;
 

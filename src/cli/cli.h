@@ -83,6 +83,7 @@ typedef struct cli_engine_values {
     const char *model, *backend, *isa, *cache;
     uint32_t threads, context, batch;
     int precision, kv;
+    float route_bias;
     bool quiet, profile, force, page_in, lock;
 } cli_engine_values;
 extern cli_engine_values cli_engine;

@@ -230,6 +230,12 @@ const cli_option cli_engine_options[] = {
      .value = &cli_engine.page_in,
      .help = "read the whole file before starting, instead of as needed"},
     {.name = "mlock", .kind = CLI_FLAG, .value = &cli_engine.lock, .help = "the same, and keep it in memory"},
+    {.name = "route-bias",
+     .kind = CLI_FLOAT,
+     .value = &cli_engine.route_bias,
+     .max = 1000,
+     .arg = "L",
+     .help = "prefer cached experts as if their router logits were higher by L:\nfewer reads, another output (default 0: off)"},
     {.name = "force", .kind = CLI_FLAG, .value = &cli_engine.force, .help = "go ahead when the plan does not fit in memory"},
     {0}};
 
@@ -322,6 +328,7 @@ bool cli_engine_options_from(rl_engine_options *o, int *status)
     o->context = cli_engine.context;
     o->batch = cli_engine.batch;
     o->profile = cli_engine.profile;
+    o->route_bias = cli_engine.route_bias;
     o->force = cli_engine.force;
     o->page_in = cli_engine.page_in;
     o->lock = cli_engine.lock;

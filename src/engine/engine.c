@@ -76,6 +76,8 @@ rl_status rl_engine_check_options(const rl_engine_options *o, rl_error *err)
         return rl_fail(err, RL_ERR_ARGUMENT, "precision is %d, which is not one of rl_precision", (int)o->precision);
     if (o->kv != RL_KV_F32 && o->kv != RL_KV_F16)
         return rl_fail(err, RL_ERR_ARGUMENT, "kv is %d, which is not one of rl_kv_type", (int)o->kv);
+    if (!(o->route_bias >= 0 && o->route_bias <= 1000))
+        return rl_fail(err, RL_ERR_ARGUMENT, "route_bias is %g; expected 0 (off) to 1000", (double)o->route_bias);
     if (o->residency > RL_RESIDENCY_BOUNDED)
         return rl_fail(err, RL_ERR_ARGUMENT, "residency is %d, which is not one of rl_residency", (int)o->residency);
     if (o->residency == RL_RESIDENCY_BOUNDED && o->cache_bytes == 0)
@@ -163,6 +165,7 @@ static rl_status open_backend(rl_engine *e, const rl_engine_options *o, rl_error
                              .isa = o->isa ? o->isa : "auto",
                              .max_rows = e->max_rows,
                              .profile = o->profile,
+                             .route_bias = o->route_bias,
                              .experts = p.residency == RL_RESIDENCY_MAPPED ? NULL : &experts,
                              .progress = o->progress ? forward_progress : NULL,
                              .progress_ctx = (void *)o};

@@ -518,6 +518,14 @@ void rl_experts_predict(rl_experts *x, uint32_t layer, const uint32_t *ids, uint
     unlock(x);
 }
 
+void rl_experts_resident(rl_experts *x, uint32_t layer, bool *flags)
+{
+    pthread_mutex_lock(&x->lock);
+    for (uint32_t e = 0; e < x->s.layout.n_experts; e++)
+        flags[e] = x->s.table[key_of(x, layer, e)] != RL_NO_SLOT;
+    pthread_mutex_unlock(&x->lock);
+}
+
 void rl_experts_end(rl_experts *x)
 {
     pthread_mutex_lock(&x->lock);

@@ -55,6 +55,9 @@ void rl_experts_release(rl_experts *x);
  * the layer before. */
 void rl_experts_predict(rl_experts *x, uint32_t layer, const uint32_t *ids, uint32_t n);
 
+/* flags[e] = expert e of the layer is in the cache or on its way. */
+void rl_experts_resident(rl_experts *x, uint32_t layer, bool *flags);
+
 /* Ends a pass, complete or not: nothing is pinned afterwards. */
 void rl_experts_end(rl_experts *x);
 

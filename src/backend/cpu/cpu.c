@@ -215,6 +215,7 @@ static void carve_scratch(cpu_backend *b, carver *c)
     s->active_begin = carve(c, ne + 1, sizeof *s->active_begin);
     s->done = carve(c, ne, sizeof *s->done);
     s->cursor = carve(c, ne, sizeof *s->cursor);
+    s->resident = carve(c, ne, sizeof *s->resident);
     s->row_segment = carve(c, n, sizeof *s->row_segment);
     s->wanted = carve(c, n, sizeof *s->wanted);
     s->segments = carve(c, n, sizeof *s->segments);
@@ -334,6 +335,7 @@ static rl_status cpu_open(const rl_model *model, const rl_backend_options *opt, 
     b->kv = opt->kv;
     b->kv_bytes = opt->kv == RL_KV_F16 ? 2 : 4;
     b->max_rows = opt->max_rows;
+    b->route_bias = opt->experts && !opt->experts->full ? opt->route_bias : 0;
     b->on = (cpu_switches){.attn_tile = switch_on("RL_PREFILL_ATTN_TILE"),
                            .expert_mm = switch_on("RL_PREFILL_EXPERT_MM"),
                            .state_sg = switch_on("RL_PREFILL_STATE_SG"),

@@ -92,6 +92,7 @@ typedef struct cpu_scratch {
     uint32_t *active, *active_begin; /* experts in use, ascending; their first pairs, one past the end */
     atomic_uint *done;               /* per active expert: finished blocks of gate and up */
     uint32_t *cursor;                /* [NE] */
+    bool *resident;                  /* [NE] experts in the cache, for the route bias */
     uint32_t *row_segment, *wanted;  /* [n] segment of a row; rows that asked for logits */
     cpu_segment *segments;
     uint8_t *act_norm, *act_mix, *act_hidden, *act_shared, *act_joined;
@@ -116,6 +117,7 @@ typedef struct cpu_backend {
     double *rope_freq, rope_scale;
     cpu_scratch s;
     cpu_member *members;
+    float route_bias;
     rl_experts *experts;         /* NULL: used in place */
     atomic_uint *counters;       /* one per dynamic phase of a pass */
     atomic_uint expert_items[2]; /* of the two phases of a wave of experts */
@@ -189,6 +191,7 @@ void cpu_largest(const float *x, uint32_t n, uint32_t k, uint32_t *best);
 /* cpu_cache.c: the experts in use. Member 0 opens and closes, alone between barriers. */
 void cpu_open_set(cpu_worker *w, uint32_t layer); /* and its first wave */
 void cpu_open_wave(cpu_worker *w);
+void cpu_resident(cpu_worker *w, uint32_t layer); /* fills s.resident */
 void cpu_close_set(cpu_worker *w);
 /* The expert that arrived as number `pos` of the wave: *i is its place among the active ones. Waits for it. False when it could
  * not be read: the pass ends after this phase, see cpu_wave_failed. */

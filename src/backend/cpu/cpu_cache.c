@@ -20,22 +20,36 @@ const rl_mm_matrix *cpu_next_router(const cpu_worker *w, uint32_t layer)
     return predicts(w, layer) ? &w->b->layers[layer + 1].router : NULL;
 }
 
+/* The MTP block's experts follow the trunk's. */
+static uint32_t layer_in_cache(const cpu_worker *w, uint32_t layer)
+{
+    return w->p->mtp ? w->b->base.model->hp.n_layer : layer;
+}
+
+void cpu_resident(cpu_worker *w, uint32_t layer)
+{
+    rl_experts_resident(w->b->experts, layer_in_cache(w, layer), w->b->s.resident);
+}
+
 static void predict(cpu_worker *w, uint32_t layer)
 {
     const cpu_backend *b = w->b;
-    const rl_hparams *hp = &b->base.model->hp;
+    const uint32_t ne = b->base.model->hp.n_expert, k = b->base.model->hp.n_expert_used;
     uint32_t best[RL_MAX_EXPERTS_USED];
+    if (b->route_bias > 0) cpu_resident(w, layer + 1);
     for (uint32_t row = 0; row < w->p->n_rows; row++) {
-        cpu_largest(b->s.next_logits + (size_t)row * hp->n_expert, hp->n_expert, hp->n_expert_used, best);
-        rl_experts_predict(b->experts, layer + 1, best, hp->n_expert_used);
+        float *logits = b->s.next_logits + (size_t)row * ne;
+        for (uint32_t e = 0; e < ne && b->route_bias > 0; e++)
+            logits[e] += b->s.resident[e] ? b->route_bias : 0;
+        cpu_largest(logits, ne, k, best);
+        rl_experts_predict(b->experts, layer + 1, best, k);
     }
 }
 
 void cpu_open_set(cpu_worker *w, uint32_t layer)
 {
     cpu_pass *p = w->p;
-    if (w->b->experts)
-        rl_experts_begin(w->b->experts, p->mtp ? w->b->base.model->hp.n_layer : layer, w->b->s.active, p->n_active);
+    if (w->b->experts) rl_experts_begin(w->b->experts, layer_in_cache(w, layer), w->b->s.active, p->n_active);
     p->wave_end = 0;
     cpu_open_wave(w);
     if (predicts(w, layer)) predict(w, layer);

@@ -24,8 +24,9 @@ void cpu_largest(const float *x, uint32_t n, uint32_t k, uint32_t *best)
     }
 }
 
-/* The k largest logits and their renormalised probabilities. */
-static void select_row(const cpu_backend *b, uint32_t row)
+/* The k largest logits and their renormalised probabilities. Biased: as if the logits of cached experts were higher, for the
+ * choice alone. */
+static void select_row(const cpu_backend *b, uint32_t row, bool biased)
 {
     const rl_hparams *hp = &b->base.model->hp;
     const cpu_scratch *s = &b->s;
@@ -33,7 +34,9 @@ static void select_row(const cpu_backend *b, uint32_t row)
     const float *logits = s->logits + (size_t)row * ne;
     float *probs = s->probs + (size_t)row * ne;
     uint32_t best[RL_MAX_EXPERTS_USED] = {0};
-    cpu_largest(logits, ne, k, best);
+    for (uint32_t e = 0; e < ne && biased; e++)
+        probs[e] = logits[e] + (s->resident[e] ? b->route_bias : 0);
+    cpu_largest(biased ? probs : logits, ne, k, best);
     memcpy(probs, logits, ne * sizeof(float));
     const float all = b->vec->exp_sum(probs, ne);
     float sum = 0;
@@ -107,12 +110,14 @@ static bool choose(cpu_worker *w, const cpu_layer *l, uint32_t layer)
     const bool split = n >= SELECT_ROWS;
     if (split) {
         for (uint32_t row = begin; row < end; row++)
-            select_row(b, row);
+            select_row(b, row, false);
         cpu_sync(w, CPU_PHASE_SELECT);
     }
     if (w->id == 0) {
+        const bool biased = !split && b->route_bias > 0;
+        if (biased) cpu_resident(w, layer);
         for (uint32_t row = 0; row < n && !split; row++)
-            select_row(b, row);
+            select_row(b, row, biased);
         cpu_show_alone(w, RL_STAGE_ROUTER_IDS, layer, b->s.ids, k);
         cpu_show_alone(w, RL_STAGE_ROUTER_WEIGHTS, layer, b->s.weights, k);
         sort_pairs(p);
