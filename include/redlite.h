@@ -382,7 +382,7 @@ typedef struct rl_engine_options {
     /* In passes of few tokens the router prefers experts that are in the cache, as if their logits were higher by this (0, the
      * default: off). Saves reads and changes the output; not reproducible, for what is in the cache depends on timing. */
     float route_bias;
-    bool force;             /* open also what the planner finds too large for this machine */
+    bool force;   /* open also what the planner finds too large for this machine */
     bool page_in; /* read all of a file that is used in place before the engine is ready, instead of as it is needed */
     bool lock;    /* and keep it in memory (mlock); implies page_in */
     /* Loading, done of total in arbitrary units; may be NULL. */
