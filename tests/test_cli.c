@@ -225,6 +225,8 @@ static void test_help(void **state)
         r = RUN("help", commands[i]);
         CHECK(r, 0, "-h, --help", NULL);
     }
+    r = RUN("help", "--help");
+    CHECK(r, 0, "Usage: redlite COMMAND", NULL);
     r = RUN("--version");
     CHECK(r, 0, "Red Lite ", NULL);
     r = RUN("genrate");
@@ -278,7 +280,13 @@ static void test_options(void **state)
     result r = RUN("generate", "-m", model, "-p");
     CHECK(r, 2, NULL, "-p needs a value (TEXT)");
     r = RUN("generate", "-m", model, "-p", "x", "stray");
-    CHECK(r, 2, NULL, "unexpected argument \"stray\"");
+    CHECK(r, 2, NULL, "unexpected argument \"stray\"; a text is given with -p");
+    r = RUN("info", "-m", model, "--json", model, "x.gguf");
+    CHECK(r, 2, NULL, "unexpected argument \"x.gguf\"; a model is named with -m FILE");
+    r = RUN("generate", "-m", "nothing-of-that-name", "-p", "x");
+    CHECK(r, 1, NULL, "there is no model \"nothing-of-that-name\"");
+    r = RUN("bench", "-m", model, "-p", "0", "-n", "0");
+    CHECK(r, 2, NULL, "nothing to time");
     r = RUN("generate", "-m", model, "-p", "x", "-f", "y");
     CHECK(r, 2, NULL, "only one of -p, -f and --tokens");
     r = RUN("generate", "-m", model, "-p", "x", "--backend", "abacus");
@@ -492,7 +500,7 @@ static void test_tokenize_round_trip(void **state)
     r = RUN("detokenize", "-m", model, "--tokens", "1,400000");
     CHECK(r, 1, NULL, "token 1 is 400000");
     r = RUN("tokenize", "-m", model, "--tokens", "1");
-    CHECK(r, 2, NULL, "detokenize");
+    CHECK(r, 2, NULL, "unknown option --tokens");
     r = RUN("tokenize", "-m", model, "-p", "");
     assert_int_equal(r.n_out, 0);
     CHECK(r, 0, NULL, NULL);

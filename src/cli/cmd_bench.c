@@ -189,6 +189,16 @@ static void print_heading(const rl_engine *e)
     cli_out_flush();
 }
 
+static bool has_work(void)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < opt.prompt.n; i++)
+        most |= opt.prompt.v[i];
+    for (uint32_t i = 0; i < opt.generate.n; i++)
+        most |= opt.generate.v[i];
+    return most != 0;
+}
+
 int cmd_bench(int argc, char **argv)
 {
     cli_command_line cl = {.command = "bench",
@@ -199,6 +209,7 @@ int cmd_bench(int argc, char **argv)
                            .tables = tables};
     int status = cli_parse(&cl, argc, argv);
     if (status != CLI_GO_ON) return status;
+    if (!has_work()) return cli_usage_error("bench", "nothing to time: -p and -n are both 0");
     results r = {0};
     const double start = rl_now();
     if (!cli_open_engine(&r.e, &status)) return status;

@@ -158,6 +158,7 @@ static int run_chat(rl_engine *e, chat_input *in)
         int written = cli_out_status();
         if (c.status == CLI_EXIT_OK) c.status = written;
     }
+    cli_print_profile(e);
     rl_session_free(c.session);
     rl_chat_format_free(c.format);
     conv_free(&c.conv);

@@ -167,7 +167,7 @@ static bool prompt_ids(const rl_engine *e, int32_t **ids, size_t *n, int *status
     if (!(opt.chat ? chat_ids(t, ids, n, status) : cli_read_ids("generate", t, ids, n, status))) return false;
     *status = CLI_EXIT_FAILURE;
     if (*n == 0)
-        fprintf(stderr, "redlite: the prompt is empty: there is nothing to continue\n");
+        fprintf(stderr, "redlite: the prompt is empty: give a text with -p TEXT, -f FILE or on standard input\n");
     else if (*n > rl_engine_context(e))
         fprintf(stderr, "redlite: the prompt has %zu tokens but the context holds %u; give --context %zu or a shorter prompt\n",
                 *n, rl_engine_context(e), *n + 256);

@@ -15,7 +15,20 @@ static const cli_option tokenize_options[] = {
     {.name = "json", .kind = CLI_FLAG, .value = &opt.json, .help = "an array of {id, text}"},
     {.name = "chat", .kind = CLI_FLAG, .value = &opt.chat, .help = "as a message to answer, in its frame"},
     {0}};
-static const cli_table tokenize_tables[] = {{"Text (or standard input):", cli_prompt_options},
+static const cli_option text_options[] = {
+    {.name = "prompt", .letter = 'p', .kind = CLI_TEXT, .value = &cli_prompt.text, .arg = "TEXT", .help = "the text"},
+    {.name = "file",
+     .letter = 'f',
+     .kind = CLI_TEXT,
+     .value = &cli_prompt.file,
+     .arg = "FILE",
+     .help = "the text in a file, - for standard input"},
+    {.name = "plain",
+     .kind = CLI_FLAG,
+     .value = &cli_prompt.plain,
+     .help = "text like <|im_end|> is text, not a control token"},
+    {0}};
+static const cli_table tokenize_tables[] = {{"Text (or standard input):", text_options},
                                             {"Output:", tokenize_options},
                                             {"Model:", cli_model_options},
                                             {"Other:", cli_output_options},
@@ -79,12 +92,10 @@ int cmd_tokenize(int argc, char **argv)
 {
     cli_command_line cl = {.command = "tokenize",
                            .usage = "[-p TEXT | -f FILE] [OPTIONS]",
-                           .about = "Prints the token ids of a text, each with its bytes.",
+                           .about = "Prints the token ids of a text, each with its bytes. redlite detokenize is the way back.",
                            .tables = tokenize_tables};
     int status = cli_parse(&cl, argc, argv);
     if (status != CLI_GO_ON) return status;
-    if (cli_prompt.tokens.given)
-        return cli_usage_error("tokenize", "--tokens are tokens already; detokenize turns them into text");
     rl_tokenizer *t = NULL;
     if (!cli_open_tokenizer(&t, &status)) return status;
     int32_t *ids = NULL;

@@ -279,7 +279,7 @@ static bool found_first_part(char *path, size_t cap, const char *folder, const c
     return found;
 }
 
-/* What is given, or the file of the models folder that it names. */
+/* What is given, or the file of the models folder that it names. NULL after an error message. */
 static const char *find_model(char *path, size_t cap, const char *given)
 {
     char folder[PATH_MAX];
@@ -289,7 +289,11 @@ static const char *find_model(char *path, size_t cap, const char *given)
         int n = snprintf(path, cap, "%s/%s%s", folder, given, ends[i]);
         if (n > 0 && (size_t)n < cap && access(path, R_OK) == 0) return path;
     }
-    return found_first_part(path, cap, folder, given) ? path : given;
+    if (found_first_part(path, cap, folder, given)) return path;
+    char shown[128], where[300];
+    fprintf(stderr, "redlite: there is no model \"%s\", neither here nor in %s; redlite pull --list names some to fetch\n",
+            rl_escape(shown, sizeof shown, given, strlen(given)), rl_escape(where, sizeof where, folder, strlen(folder)));
+    return NULL;
 }
 
 const char *cli_model_path(void)

@@ -63,13 +63,15 @@ static int print_commands(void)
     for (size_t i = 0; i < N_COMMANDS; i++)
         cli_outf("  %-17s%s\n", commands[i].name, commands[i].summary);
     cli_out_text("\nredlite COMMAND --help tells more. A first try, with the bundled model:\n"
-                 "  redlite generate -p \"Once upon a time\"\n");
+                 "  redlite generate -p \"Once upon a time\"\n"
+                 "  redlite chat\n"
+                 "Larger models: redlite pull --list\n");
     return cli_out_status();
 }
 
 static int cmd_help(int argc, char **argv)
 {
-    if (argc < 2) return print_commands();
+    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) return print_commands();
     const command *c = find_command(argv[1]);
     if (!c) return unknown_command(argv[1]);
     if (c->run == cmd_help) return print_commands();

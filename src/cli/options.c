@@ -272,13 +272,13 @@ static void print_option(const cli_option *o)
 
 static void print_help(const cli_command_line *cl)
 {
-    printf("Usage: redlite %s %s\n\n%s\n", cl->command, cl->usage, cl->about);
+    printf("Usage: redlite %s%s%s\n\n%s\n", cl->command, *cl->usage ? " " : "", cl->usage, cl->about);
     for (const cli_table *t = cl->tables; t->title; t++) {
         printf("\n%s\n", t->title);
         for (const cli_option *o = t->options; o->name; o++)
             print_option(o);
     }
-    printf("\n  -h, --help                      this text\n");
+    printf("\n%-32s%s\n", "  -h, --help", "this text");
 }
 
 /* ---- Parsing --------------------------------------------------------------------------------------------------------- */
@@ -331,6 +331,17 @@ static int take_option(cli_command_line *cl, int argc, char **argv, int *i)
     return cli_usage_error(cl->command, "%.*s: %s", (int)n, arg, why);
 }
 
+/* A word that is no option: people name the model or write the prompt so. */
+static int unexpected(const cli_command_line *cl, const char *arg)
+{
+    size_t n = strlen(arg);
+    if (n > 5 && strcmp(arg + n - 5, ".gguf") == 0 && find_option(cl, "model", 5, 0))
+        return cli_usage_error(cl->command, "unexpected argument \"%s\"; a model is named with -m FILE", shown(arg));
+    if (find_option(cl, "prompt", 6, 0))
+        return cli_usage_error(cl->command, "unexpected argument \"%s\"; a text is given with -p \"TEXT\"", shown(arg));
+    return cli_usage_error(cl->command, "unexpected argument \"%s\"", shown(arg));
+}
+
 int cli_parse(cli_command_line *cl, int argc, char **argv)
 {
     cl->positional = (const char **)argv; /* taken words move to the front: argv is ours to order */
@@ -347,7 +358,7 @@ int cli_parse(cli_command_line *cl, int argc, char **argv)
             int st = take_option(cl, argc, argv, &i);
             if (st != CLI_GO_ON) return st;
         } else if (cl->n_positional == cl->max_positional) {
-            return cli_usage_error(cl->command, "unexpected argument \"%s\"", shown(arg));
+            return unexpected(cl, arg);
         } else {
             argv[cl->n_positional++] = argv[i];
         }
