@@ -489,6 +489,11 @@ typedef struct rl_cache_stats {
 /* False (and *out zero but for residency) when experts are used in place. */
 bool rl_engine_cache_stats(const rl_engine *e, rl_cache_stats *out);
 
+/* Counts how often experts are chosen, while on. False when something else looks on. */
+bool rl_engine_watch_routing(rl_engine *e, bool on);
+/* The counts so far, n_layer rows of n_expert. */
+void rl_engine_routing(const rl_engine *e, uint64_t *counts);
+
 /* Where the time of passes went since opening, by the backend's own phases; decode is passes of single rows, the rest is
  * prefill. Bytes and FLOPs are computed from shapes: what a phase must move at least once, and two per multiply-add. */
 #define RL_PROFILE_STAGES_MAX 32

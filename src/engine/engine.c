@@ -217,6 +217,7 @@ void rl_engine_close(rl_engine *e)
     free(e->segments);
     free(e->pass_items);
     free(e->batch_logits);
+    free(e->routed);
     free(e);
 }
 

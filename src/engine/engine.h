@@ -29,6 +29,7 @@ struct rl_engine {
     uint32_t n_sessions;
     rl_tap_fn tap; /* looks on at passes of one session; NULL but while a trace is recorded */
     void *tap_ctx;
+    uint64_t *routed; /* n_layer x n_expert, see routing.c; NULL: never watched */
     /* One pass: never more segments than rows. */
     rl_segment *segments;
     rl_batch_item **pass_items;

@@ -444,7 +444,8 @@ static uint32_t pack(rl_engine *e, rl_batch_item *items, uint32_t n)
 static rl_status pass_many(rl_engine *e, uint32_t n_segments, rl_error *err)
 {
     size_t v = e->model->hp.n_vocab;
-    rl_pass pass = {.segments = e->segments, .n_segments = n_segments, .logits = e->batch_logits};
+    rl_pass pass = {
+        .segments = e->segments, .n_segments = n_segments, .logits = e->batch_logits, .tap = e->tap, .tap_ctx = e->tap_ctx};
     rl_status st = e->backend->ops->forward(e->backend, &pass, err);
     for (uint32_t i = 0; i < n_segments; i++) {
         rl_session *s = e->pass_items[i]->session;

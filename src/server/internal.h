@@ -279,6 +279,9 @@ struct rl_server {
     uint32_t n_jobs;         /* lock */
     bool draining, stopping; /* lock */
     double answer_average;   /* lock: seconds that an answer takes, smoothed */
+    double watched_until;    /* lock: somebody looks at the experts */
+    uint64_t *routed;        /* lock: n_layer x n_expert */
+    rl_cache_stats cache;    /* lock */
     srv_counters counters;   /* lock */
 
     srv_slot *slots; /* of the scheduler */

@@ -52,6 +52,57 @@ static bool get_metrics(srv_exchange *x, json_t *body, srv_answer *out, srv_erro
     return true;
 }
 
+/* What the page draws. Asking turns the counting on for a while. */
+static bool get_experts(srv_exchange *x, json_t *body, srv_answer *out, srv_error *e)
+{
+    (void)body;
+    (void)e;
+    rl_server *s = x->server;
+    const rl_model_info *m = rl_engine_info(s->engine);
+    json_t *counts = json_array();
+    pthread_mutex_lock(&s->lock);
+    s->watched_until = rl_now() + 5;
+    for (size_t i = 0; i < (size_t)m->n_layer * m->n_expert; i++)
+        json_array_append_new(counts, json_integer((json_int_t)s->routed[i]));
+    rl_cache_stats c = s->cache;
+    uint32_t running = s->counters.running, waiting = s->counters.waiting;
+    pthread_mutex_unlock(&s->lock);
+    json_t *cache =
+        c.experts == 0
+            ? json_null()
+            : json_pack("{s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:f}", "residency", rl_residency_name(c.residency), "slots",
+                        (int)c.slots, "experts", (int)c.experts, "hits", (json_int_t)c.hits, "misses", (json_int_t)c.misses,
+                        "loads", (json_int_t)c.loads, "bytes_read", (json_int_t)c.bytes_read, "wait_seconds", c.wait_seconds);
+    srv_put_json(&out->text, json_pack("{s:i, s:i, s:i, s:o, s:o, s:i, s:i}", "layers", (int)m->n_layer, "experts",
+                                       (int)m->n_expert, "used", (int)m->n_expert_used, "counts", counts, "cache", cache,
+                                       "running", (int)running, "waiting", (int)waiting));
+    return true;
+}
+
+/* ---- The page ------------------------------------------------------------------------------------------------------------ */
+
+extern const unsigned char srv_page_index_html[], srv_page_page_js[], srv_page_page_css[];
+extern const size_t srv_page_index_html_size, srv_page_page_js_size, srv_page_page_css_size;
+
+static bool send_page(srv_answer *out, const char *type, const void *data, size_t size)
+{
+    out->type = type;
+    out->constant = data;
+    out->constant_size = size;
+    return true;
+}
+
+static bool get_page(srv_exchange *x, json_t *body, srv_answer *out, srv_error *e)
+{
+    (void)body;
+    (void)e;
+    if (strcmp(x->url, "/page.js") == 0)
+        return send_page(out, "text/javascript; charset=utf-8", srv_page_page_js, srv_page_page_js_size);
+    if (strcmp(x->url, "/page.css") == 0)
+        return send_page(out, "text/css; charset=utf-8", srv_page_page_css, srv_page_page_css_size);
+    return send_page(out, "text/html; charset=utf-8", srv_page_index_html, srv_page_index_html_size);
+}
+
 static bool post_tokenize(srv_exchange *x, json_t *body, srv_answer *out, srv_error *e)
 {
     json_t *content = srv_member(body, "content");
@@ -112,5 +163,9 @@ const srv_route srv_routes[] = {{.method = "POST", .path = "/v1/chat/completions
                                 {.method = "POST", .path = "/tokenize", .answer = post_tokenize},
                                 {.method = "POST", .path = "/detokenize", .answer = post_detokenize},
                                 {.method = "GET", .path = "/health", .open = true, .answer = get_health},
+                                {.method = "GET", .path = "/experts", .answer = get_experts},
+                                {.method = "GET", .path = "/", .open = true, .answer = get_page},
+                                {.method = "GET", .path = "/page.js", .open = true, .answer = get_page},
+                                {.method = "GET", .path = "/page.css", .open = true, .answer = get_page},
                                 {.method = "GET", .path = "/metrics", .answer = get_metrics},
                                 {0}};

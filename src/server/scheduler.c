@@ -400,7 +400,17 @@ static void run_pass(scheduler *x)
     rl_server *s = x->s;
     rl_error err = {0};
     double start = rl_now();
+    pthread_mutex_lock(&s->lock);
+    bool watched = start < s->watched_until;
+    pthread_mutex_unlock(&s->lock);
+    rl_engine_watch_routing(s->engine, watched);
     rl_engine_extend_batch(s->engine, x->items, x->n_items, &err);
+    if (watched) {
+        pthread_mutex_lock(&s->lock);
+        rl_engine_routing(s->engine, s->routed);
+        rl_engine_cache_stats(s->engine, &s->cache);
+        pthread_mutex_unlock(&s->lock);
+    }
     count_pass(s, x, rl_now() - start);
     for (uint32_t i = 0; i < x->n_items; i++) {
         srv_choice *c = x->of[i];

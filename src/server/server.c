@@ -55,7 +55,9 @@ static rl_status open_parts(rl_server *s, rl_error *err)
     s->started = time(NULL);
     s->n_slots = s->o.sessions > s->o.parallel ? s->o.sessions : s->o.parallel;
     s->slots = calloc(s->n_slots, sizeof *s->slots);
-    if (!s->slots) return fail(err, RL_ERR_MEMORY, "no memory for the sessions");
+    const rl_model_info *m = rl_engine_info(s->engine);
+    s->routed = calloc((size_t)m->n_layer * m->n_expert + 1, sizeof *s->routed);
+    if (!s->slots || !s->routed) return fail(err, RL_ERR_MEMORY, "no memory for the sessions");
     if (s->o.state_dir && !(s->checkpoints = srv_checkpoints_open(s)))
         return fail(err, RL_ERR_IO, "the folder for checkpoints (--state-dir) cannot be used");
     st = srv_http_start(s, err);
@@ -121,5 +123,6 @@ void rl_server_stop(rl_server *s)
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->work);
     pthread_cond_destroy(&s->idle);
+    free(s->routed);
     free(s);
 }

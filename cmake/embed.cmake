@@ -1,0 +1,12 @@
+# cmake -DOUT=FILE.c -DNAME=prefix -DFILES="a;b" -P embed.cmake: files as C arrays, prefix_a_b[] and prefix_a_b_size.
+set(text "/* Made by cmake/embed.cmake. */\n#include <stddef.h>\n")
+foreach(file IN LISTS FILES)
+    get_filename_component(base ${file} NAME)
+    string(REGEX REPLACE "[^A-Za-z0-9]" "_" symbol ${base})
+    file(READ ${file} hex HEX)
+    string(REGEX REPLACE "(..)" "0x\\1," bytes "${hex}")
+    string(REGEX REPLACE "(................................................................................)" "\\1\n" bytes "${bytes}")
+    string(APPEND text "extern const unsigned char ${NAME}_${symbol}[];\nextern const size_t ${NAME}_${symbol}_size;\n")
+    string(APPEND text "const unsigned char ${NAME}_${symbol}[] = {\n${bytes}0};\nconst size_t ${NAME}_${symbol}_size = sizeof ${NAME}_${symbol} - 1;\n")
+endforeach()
+file(WRITE ${OUT} "${text}")
