@@ -141,9 +141,8 @@ struct act_unit {
 };
 
 /* A warp multiplies n rows from row0 (over all matrices of m), one after the other; lane r gets the result of row r. Loops stay
- * loops and the function a function: a kernel of a decode step runs every instruction once or twice, so that fetching code is
- * what it waits for when code is long, and kernels share what is already there. The next unit is on its way while one is used.
- */
+ * loops: a kernel of a decode step runs its code once or twice, and fetching it takes time too. The next unit is on its way
+ * while one is used; it is loaded unconditionally, since units that are loaded only sometimes end in local memory. */
 template <int F> static __device__ __forceinline__ float gemv_rows(const dmat &m, uint64_t row0, uint32_t n, const act8 a)
 {
     const uint32_t lane = threadIdx.x % 32, turns = (m.units + 31) / 32, items = n * turns;
