@@ -164,7 +164,7 @@ static rl_status replay_policy(const rl_trace *t, rl_sim_policy policy, uint32_t
     replay r = {.t = t, .n_keys = t->n_layer * t->n_expert, .slots = slots, .next_use = next_use};
     r.score = rl_calloc(r.n_keys, sizeof *r.score);
     r.scored = rl_calloc(r.n_keys, sizeof *r.scored);
-    const bool ready = heap_init(&r.main, r.n_keys) & heap_init(&r.protected, r.n_keys) && r.score && r.scored;
+    const bool ready = heap_init(&r.main, r.n_keys) && heap_init(&r.protected, r.n_keys) && r.score && r.scored;
     const uint64_t row = (uint64_t)t->n_layer * t->n_used;
     *out = (rl_sim_result){.policy = policy, .uses = t->n_tokens * row};
     for (uint64_t i = 0; ready && i < out->uses; i++)
