@@ -6,7 +6,7 @@ FUZZ_SECONDS ?= 60
 SOURCES = $(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.m')
 C_SOURCES = $(shell git ls-files 'src/*.c' 'tests/*.c' 'bench/*.c')
 
-.PHONY: build cuda run test parity asan tsan fuzz format format-check tidy coverage install clean help
+.PHONY: build cuda run test test-server parity asan tsan fuzz format format-check tidy coverage install clean help
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1	\2/p' Makefile | expand -t 22
@@ -33,6 +33,9 @@ test: build ## all tests
 
 parity: build ## live comparison with a prebuilt llama.cpp
 	@scripts/parity.sh
+
+test-server: build ## the official openai and Anthropic clients, and a browser, against the server (node, npm)
+	@scripts/test_server.sh
 
 asan: build/.setup ## tests with the address and undefined behaviour sanitizers
 	@cmake --preset asan

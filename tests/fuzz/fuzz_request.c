@@ -16,7 +16,8 @@ static void open_server(void)
     rl_engine_options_init(&o);
     o.model = REDLITE_SOURCE_DIR "/models/tiny-q4_k_m.gguf";
     o.context = 512;
-    if (rl_engine_open(&o, &server.engine, &err) != RL_OK || rl_chat_format_open(o.model, &server.format, &err) != RL_OK) abort();
+    if (rl_engine_open(&o, &server.engine, &err) != RL_OK || rl_chat_format_open(o.model, &server.format, &err) != RL_OK)
+        abort();
     server.tokenizer = rl_engine_tokenizer(server.engine);
     if (rl_token_order_create(server.tokenizer, &server.order, &err) != RL_OK) abort();
     server.replay = srv_replay_new();
