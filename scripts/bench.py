@@ -203,7 +203,8 @@ def main():
         rows += show(t, measure(o, t, field), field[0])
         if o.json:
             report = field[0].report
-            record = {"kind": "bench", "date": time.strftime("%Y-%m-%d %H:%M"), "build": report["build"], "machine": report["cpu"],
+            words = [os.path.basename(w) if "/" in w and w != o.json else w for w in shlex.split(os.environ.get("BENCH_COMMAND", ""))]
+            record = {"kind": "bench", "command": "scripts/" + shlex.join(words), "date": time.strftime("%Y-%m-%d %H:%M"), "build": report["build"], "machine": report["cpu"],
                       "physical_cores": report["physical_cores"], "memory_bytes": report["memory_bytes"], "model": report["model"],
                       "settings": report["settings"], "pass_tokens": CHUNK, "note": o.note, "results": rows}
             record["model"]["path"] = os.path.basename(record["model"]["path"])

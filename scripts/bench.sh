@@ -18,6 +18,8 @@
 #   scripts/bench.sh --only peers --ik ~/ik/llama-bench --llama prebuilt --json benchmarks/x.json model.gguf
 . "$(dirname "$0")/checks.sh"
 llama=${REDLITE_LLAMA_BENCH:-}
+BENCH_COMMAND="bench.sh$(printf ' %q' "$@")"
+export BENCH_COMMAND
 arguments=()
 while [ $# -gt 1 ]; do
     if [ "$1" = --llama ]; then llama=$2; else arguments+=("$1" "$2"); fi

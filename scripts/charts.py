@@ -6,8 +6,7 @@
                            page of docs/ shows a chart that has no record
   charts.py --table NAME   a record's medians as lines of text
 
-A record says what was measured (title, unit, groups, series with the samples of each group) and how to do it again (machine,
-date, command, versions). Bars are medians; the line on a bar runs from the smallest to the largest sample."""
+Records are those of bench.sh. Bars are medians; the line on a bar runs from the slowest to the fastest sample."""
 import html
 import json
 import pathlib
@@ -17,19 +16,22 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RECORDS, CHARTS = ROOT / "benchmarks", ROOT / "docs" / "charts"
-NEEDED = ("title", "unit", "machine", "date", "command", "versions", "groups", "series")
+NEEDED = ("command", "date", "build", "machine", "model", "settings", "results")
 COLOURS = ("#b3261e", "#5f6b7a", "#d9a441", "#3b7a57")
 WIDTH, LEFT, BAR, GAP = 720, 120, 22, 20
 
 
 def load(path):
+    """The record, with its tests in order and {program: [speeds of each test]}."""
     record = json.loads(path.read_text())
     missing = [key for key in NEEDED if not record.get(key)]
     if missing:
         raise ValueError(f"{path.name} lacks {', '.join(missing)}")
-    for series in record["series"]:
-        if len(series["samples"]) != len(record["groups"]) or not all(series["samples"]):
-            raise ValueError(f"{path.name}: series {series['name']} does not have samples for every group")
+    rows = record["results"]
+    record["tests"] = list(dict.fromkeys(row["test"] for row in rows))
+    record["programs"] = {name: [[sample["tokens_per_second"] for row in rows if (row["program"], row["test"]) == (name, test)
+                                  for sample in row["samples"]] for test in record["tests"]]
+                          for name in dict.fromkeys(row["program"] for row in rows)}
     return record
 
 
@@ -43,30 +45,32 @@ def number(value):
 
 
 def draw(record):
-    """Horizontal bars, each group on a scale of its own: prefill and decode differ by more than a common one can show."""
-    series, y, out = record["series"], 58, []
+    """Horizontal bars, each test on a scale of its own: prefill and decode differ by more than a common one can show."""
+    programs, y, out = record["programs"], 58, []
     room = WIDTH - LEFT - 90
-    for group, label in enumerate(record["groups"]):
-        top = max(max(s["samples"][group]) for s in series)
-        out.append(text(LEFT - 10, y + len(series) * BAR / 2 + 4, label, anchor="end"))
-        for i, s in enumerate(series):
-            samples, at = s["samples"][group], y + i * BAR
+    for at_test, test in enumerate(record["tests"]):
+        shown = [(i, speeds[at_test]) for i, speeds in enumerate(programs.values()) if speeds[at_test]]
+        top = max(max(samples) for _, samples in shown)
+        out.append(text(LEFT - 10, y + len(shown) * BAR / 2 + 4, test, anchor="end"))
+        for i, samples in shown:
             middle = statistics.median(samples)
             length, low, high = (room * v / top for v in (middle, min(samples), max(samples)))
-            out.append(f'<rect x="{LEFT}" y="{at}" width="{length:.1f}" height="{BAR - 4}" fill="{COLOURS[i % len(COLOURS)]}"/>')
-            out.append(f'<line x1="{LEFT + low:.1f}" x2="{LEFT + high:.1f}" y1="{at + BAR / 2 - 2:.1f}" '
-                       f'y2="{at + BAR / 2 - 2:.1f}" stroke="#1c1b1f" stroke-width="1.5"/>')
-            out.append(text(LEFT + max(length, high) + 6, at + BAR / 2 + 3, number(middle), size=12))
-        y += len(series) * BAR + GAP
+            out.append(f'<rect x="{LEFT}" y="{y}" width="{length:.1f}" height="{BAR - 4}" fill="{COLOURS[i % len(COLOURS)]}"/>')
+            out.append(f'<line x1="{LEFT + low:.1f}" x2="{LEFT + high:.1f}" y1="{y + BAR / 2 - 2:.1f}" '
+                       f'y2="{y + BAR / 2 - 2:.1f}" stroke="#1c1b1f" stroke-width="1.5"/>')
+            out.append(text(LEFT + max(length, high) + 6, y + BAR / 2 + 3, number(middle), size=12))
+            y += BAR
+        y += GAP
     x = LEFT
-    for i, s in enumerate(series):
+    for i, name in enumerate(programs):
         out.append(f'<rect x="{x}" y="{y}" width="12" height="12" fill="{COLOURS[i % len(COLOURS)]}"/>')
-        out.append(text(x + 18, y + 11, s["name"], size=12))
-        x += 40 + 8 * len(s["name"])
-    out.append(text(10, y + 38, f'{record["machine"]}; {record["date"]}; {record["command"]}', size=10, colour="#5f6b7a"))
+        out.append(text(x + 18, y + 11, name, size=12))
+        x += 40 + 8 * len(name)
+    about = f'{record["machine"]}, {record["physical_cores"]} cores; {record["date"]}; {record["command"]}'
+    out.append(text(10, y + 38, about, size=10, colour="#5f6b7a"))
     head = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{y + 50}" font-family="sans-serif">',
-            f'<rect width="{WIDTH}" height="{y + 50}" fill="#ffffff"/>', text(10, 24, record["title"], 16, weight="bold"),
-            text(10, 42, record["unit"] + ", median; line: smallest to largest", 11, colour="#5f6b7a")]
+            f'<rect width="{WIDTH}" height="{y + 50}" fill="#ffffff"/>', text(10, 24, record["model"]["name"], 16, weight="bold"),
+            text(10, 42, "tokens per second, median; line: slowest to fastest", 11, colour="#5f6b7a")]
     return "\n".join(head + out + ["</svg>"]) + "\n"
 
 
@@ -95,13 +99,12 @@ def main():
         problems = check(records)
         for problem in problems:
             print(f"charts: {problem}")
-        return 1 if problems or not records else 0
+        return 1 if problems else 0
     if sys.argv[1:2] == ["--table"]:
         record = records[sys.argv[2]]
-        for group, label in enumerate(record["groups"]):
-            middles = [statistics.median(s["samples"][group]) for s in record["series"]]
-            print(f"{label:<16}", "   ".join(f"{s['name']} {number(m)}" for s, m in zip(record["series"], middles)),
-                  f"  ratio {middles[0] / middles[-1]:.2f}")
+        for i, test in enumerate(record["tests"]):
+            print(f"{test:<16}", "   ".join(f"{name} {number(statistics.median(speeds[i]))}"
+                                            for name, speeds in record["programs"].items() if speeds[i]))
         return 0
     CHARTS.mkdir(parents=True, exist_ok=True)
     for name, record in records.items():
