@@ -286,11 +286,12 @@ static void print_tokens(void *model, const char *path)
         uint32_t n;
         memcpy(&n, data + at, 4);
         at += 4;
-        if (n > size - at) die("is cut inside a record", path);
-        int32_t cap = (int32_t)n + 8, *ids = allocate((size_t)cap, sizeof *ids);
+        if (n > size - at || n > INT32_MAX / 4) die("is cut inside a record", path);
+        int32_t cap = 3 * (int32_t)n + 8; /* a byte that is no UTF-8 becomes U+FFFD, at most three ids */
+        int32_t *ids = allocate((size_t)cap, sizeof *ids);
         for (int special = 0; special < 2; special++) {
             int count = llama_tokenize(vocab, data + at, (int32_t)n, ids, cap, false, special);
-            if (count < 0) die("more ids than bytes", path);
+            if (count < 0) die("more ids than expected in", path);
             for (int i = 0; i < count; i++)
                 printf(i ? " %d" : "%d", ids[i]);
             printf("\n");
