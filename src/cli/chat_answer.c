@@ -72,7 +72,7 @@ static bool keep_drawn_ids(const chat *c, prompt *p)
     const int32_t *drawn = rl_session_tokens(c->session);
     agree(c->tokenizer, drawn, rl_session_position(c->session), p->ids, p->history, &na, &nb);
     size_t n = na + (p->n - nb);
-    int32_t *ids = malloc(n * sizeof *ids);
+    int32_t *ids = malloc((n + 1) * sizeof *ids);
     if (!ids) return false;
     if (na) memcpy(ids, drawn, na * sizeof *ids);
     memcpy(ids + na, p->ids + nb, (p->n - nb) * sizeof *ids);

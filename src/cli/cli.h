@@ -51,7 +51,7 @@ cli_fail(rl_error *err, rl_status status, const char *fmt, ...);
 void cli_catch_signals(void);
 bool cli_interrupted(void);
 /* For a command that outlives an interrupt: so many signals are caught before the next one ends the process (1). */
-void cli_set_patience(int signals);
+void cli_set_patience(int n);
 void cli_forget_interrupt(void);
 bool cli_terminated(void); /* by SIGTERM: never forgotten */
 /* For calls whose progress nobody watches: only asks whether to go on. */

@@ -202,7 +202,7 @@ static int add_config(words *w, const char *path)
 static int read_settings(cli_command_line *cl, int argc, char **argv)
 {
     static words w; /* values stay referenced */
-    char command[] = "serve";
+    static char command[] = "serve";
     int status = cli_parse(cl, argc, argv);
     if (status != CLI_GO_ON) return status;
     const char *from_environment = getenv("REDLITE_SERVE_CONFIG");

@@ -92,7 +92,8 @@ INLINE void super(const rl_tile *t, int tiles, const rl_act_block *const *rows, 
     }
     const size_t neg = offsetof(rl_act_block, neg16) + (group == 16 ? 0 : sizeof(int32_t[16]));
     for (int k = 0; k < RL_TILE_COLS / group; k++) {
-        dot_group(t, tiles, group / 4 * k, group / 4, act, (size_t)(group * k), offsets ? 0 : neg + 4 * (size_t)k, n, dot);
+        dot_group(t, tiles, group / 4 * k, group / 4, act, (size_t)group * (size_t)k, offsets ? 0 : neg + 4 * (size_t)k, n,
+                  dot);
         for (int g = 0; g < tiles; g++) {
             const __m512i s = _mm512_load_si512(t[g].sx[k]);
             for (int i = 0; i < n; i++)
